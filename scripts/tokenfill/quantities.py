@@ -1,0 +1,68 @@
+"""How numbers, durations and dates may be written in a config, and how they are shown. Nothing here knows a key."""
+
+import math
+import re
+from datetime import date
+from decimal import Decimal
+
+LARGEST_COUNT = 10**15
+COUNT = re.compile(r"(\d[\d_]*(?:\.\d+)?(?:[eE]\+?\d{1,3})?)\s*([kKmMgGbBtT]?)")
+SUFFIXES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "b": 10**9, "t": 10**12}
+DURATION = re.compile(r"(\d+(?:\.\d+)?)(s|m|h|d)")
+SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+def parse_count(value) -> int:
+    """A positive whole number from 10000000, 1e7, "1.5M", "10_000_000" or a whole float. ValueError says what else it is."""
+    number = None
+    if isinstance(value, str) and (match := COUNT.fullmatch(value.strip())):
+        number = Decimal(match[1].replace("_", "")) * SUFFIXES[match[2].lower()]
+    elif isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+        number = Decimal(value)
+    if number is None or not 0 < number <= LARGEST_COUNT or number != number.to_integral_value():
+        raise ValueError(
+            f"{value!r} is not a positive whole number; write it like 10000000, 10_000_000, 1e7 or 10M"
+        )
+    return int(number)
+
+
+def parse_real(value) -> float:
+    """A finite number, also from text, since YAML reads 1e-1 as text. ValueError says what else it is."""
+    if not isinstance(value, bool):
+        try:
+            if math.isfinite(number := float(value)):
+                return number
+        except (TypeError, ValueError):
+            pass
+    raise ValueError(f"{value!r} is not a number; write it like 0.8")
+
+
+def parse_duration(value) -> float | int:
+    """Seconds from 90, "90s", "30m", "2h" or "1h30m". ValueError says what else it is."""
+    seconds = None
+    if isinstance(value, str) and re.fullmatch(f"(?:{DURATION.pattern})+", value.strip()):
+        seconds = sum(float(number) * SECONDS[unit] for number, unit in DURATION.findall(value))
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        seconds = value
+    if seconds is None or not 0 <= seconds < math.inf:
+        raise ValueError(f"{value!r} is not a duration; write it like 90s, 30m or 2h")
+    return int(seconds) if seconds == int(seconds) else seconds
+
+
+def parse_date(value) -> str:
+    """A day as YYYY-MM-DD, from text or from the date that YAML makes of it. ValueError says what else it is."""
+    try:
+        return (value if isinstance(value, date) else date.fromisoformat(value)).strftime("%Y-%m-%d")
+    except (TypeError, ValueError):
+        raise ValueError(f"{value!r} is not a day; write it like 2026-01-01") from None
+
+
+def shown_count(number: int) -> str:
+    """A count for people: 812, 4.1k, 1.24M, 10M."""
+    for size, suffix in ((10**9, "G"), (10**6, "M"), (10**3, "k")):
+        if number >= size:
+            return f"{number / size:.2f}".rstrip("0").rstrip(".") + suffix
+    return str(number)
+
+
+FORMS = {"count": parse_count, "real": parse_real, "duration": parse_duration, "date": parse_date}
