@@ -1,0 +1,160 @@
+"""What to ask next: unfinished answers, then prompts that failed and are ripe again, then new ones in their order."""
+
+import heapq
+import itertools
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+
+from tokenfill.responses.answers import Answer, Counting, Key
+from tokenfill.responses.failures import Failure, Ledger
+from tokenfill.responses.prompt_table import Prompt, PromptTable
+
+
+@dataclass(slots=True)
+class Ask:
+    """One answer to be had: its prompt, what was generated of it so far, and what asking for it has met with.
+
+    `generated`: ids of the parts on disk. `allowance`: most tokens the whole answer may have. `attempts` counts
+    requests of this part that failed; `avoid` the servers they failed on; `stay_with` the one that has its cache.
+    """
+
+    prompt: Prompt
+    sample: int
+    allowance: int
+    part: int = 0
+    generated: list[int] = field(default_factory=list)
+    attempts: int = 0
+    crashes: int = 0
+    avoid: set[str] = field(default_factory=set)
+    stay_with: str | None = None
+
+    @property
+    def key(self) -> Key:
+        return self.prompt.id, self.prompt.prompt_hash, self.sample, self.prompt.turn
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a prompt must keep to be sent. `max_input`: most ids a server takes; None where unknown."""
+
+    counting: Counting
+    min_new_tokens: int
+    vocab_size: int
+
+    def objection(self, prompt: Prompt) -> Failure | None:
+        """Why a prompt cannot be sent to any server, or None."""
+        ids = prompt.input_ids
+        if not ids:
+            return Failure("bad_token_ids", "the prompt holds no token ids")
+        if min(ids) < 0 or max(ids) >= self.vocab_size:
+            return Failure("bad_token_ids", f"the prompt holds an id outside the vocabulary of {self.vocab_size}")
+        if self.counting.allowance(len(ids)) < self.min_new_tokens:
+            return Failure(
+                "too_long",
+                f"the prompt has {len(ids)} tokens and leaves less room than min_new_tokens "
+                f"({self.min_new_tokens}) in the context of {self.counting.context_length}",
+            )
+        return None
+
+
+class Work:
+    """The queue of one dataset. It hands out each answer once until it is given back."""
+
+    def __init__(
+        self,
+        table: PromptTable,
+        answers: dict[Key, Answer],
+        limits: Limits,
+        ledger: Ledger,
+        read_parts: Callable[[Answer], list[int]],
+    ):
+        self._limits = limits
+        self._ledger = ledger
+        self._answers = answers
+        self._counting = limits.counting
+        self._unfinished: deque[Ask] = deque(self._resumed(table, read_parts))
+        self._retries: list[tuple[float, int, Ask]] = []
+        self._ticket = itertools.count()
+        self._fresh = self._new_prompts(table)
+        self._next_fresh: Ask | None = None
+        self.prompts_asked = 0
+
+    def _resumed(self, table: PromptTable, read_parts: Callable) -> Iterator[Ask]:
+        """Answers that have parts on disk and are to go on; broken ones are given up."""
+        unfinished = {
+            key: answer
+            for key, answer in self._answers.items()
+            if not self._counting.has_ended(answer)
+            and answer.sample < self._counting.samples_per_prompt
+            and key not in self._ledger
+        }
+        by_hash: dict[str, list[tuple[Key, Answer]]] = {}
+        for key, answer in unfinished.items():
+            by_hash.setdefault(key[1], []).append((key, answer))
+        for prompt in table.with_hashes(by_hash.keys()):
+            for key, answer in by_hash[prompt.prompt_hash]:
+                if (key[0], key[3]) != (prompt.id, prompt.turn):
+                    continue
+                if answer.is_broken:
+                    self._ledger.give_up(key, Failure("broken_answer", "an earlier part cannot be read"), 0)
+                    continue
+                yield Ask(
+                    prompt,
+                    answer.sample,
+                    self._counting.allowance(len(prompt.input_ids)),
+                    part=len(answer.places),
+                    generated=read_parts(answer),
+                    stay_with=answer.server or None,
+                )
+
+    def _new_prompts(self, table: PromptTable) -> Iterator[Ask]:
+        """Prompts never answered nor given up: all of them once before any twice."""
+        for sample in range(self._counting.samples_per_prompt):
+
+            def is_new(id_: str, prompt_hash: str, turn: int, sample: int = sample) -> bool:
+                key = (id_, prompt_hash, sample, turn)
+                return not (key in self._answers or key in self._ledger)
+
+            for prompt in table.prompts(is_new):
+                ask = Ask(prompt, sample, self._counting.allowance(len(prompt.input_ids)))
+                objection = self._limits.objection(prompt)
+                if objection:
+                    self._ledger.give_up(ask.key, objection, 0)
+                else:
+                    yield ask
+
+    def owed(self, now: float) -> Ask | None:
+        """Something admitted earlier that is to be asked now: an unfinished answer or a ripe retry."""
+        if self._retries and self._retries[0][0] <= now:
+            return heapq.heappop(self._retries)[2]
+        return self._unfinished.popleft() if self._unfinished else None
+
+    def peek_fresh(self) -> Ask | None:
+        """The next new prompt, which stays in the queue; None where there is none."""
+        if self._next_fresh is None:
+            self._next_fresh = next(self._fresh, None)
+        return self._next_fresh
+
+    def take_fresh(self) -> Ask:
+        """The prompt that `peek_fresh` showed, now out of the queue."""
+        ask, self._next_fresh = self._next_fresh, None
+        self.prompts_asked += 1
+        return ask
+
+    def go_on(self, ask: Ask) -> None:
+        """Queue the next part of an answer, before everything else."""
+        self._unfinished.appendleft(ask)
+
+    def retry_at(self, when: float, ask: Ask) -> None:
+        """Queue an ask that failed until a time on the same clock as `owed`."""
+        heapq.heappush(self._retries, (when, next(self._ticket), ask))
+
+    def next_retry(self) -> float | None:
+        """When the first waiting retry is ripe."""
+        return self._retries[0][0] if self._retries else None
+
+    def waiting(self) -> Iterable[Ask]:
+        """All admitted answers that are not in flight."""
+        yield from self._unfinished
+        yield from (ask for _, _, ask in self._retries)
