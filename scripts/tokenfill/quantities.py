@@ -1,4 +1,4 @@
-"""How numbers, durations and dates may be written in a config, and how they are shown. Nothing here knows a key."""
+"""How counts, durations, dates and URLs may be written, and how counts are shown. No key is known here."""
 
 import math
 import re
@@ -13,7 +13,10 @@ SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 def parse_count(value) -> int:
-    """A positive whole number from 10000000, 1e7, "1.5M", "10_000_000" or a whole float. ValueError says what else it is."""
+    """A positive whole number from 10000000, 1e7, "1.5M", "10_000_000" or a whole float.
+
+    ValueError: half a sentence that says what is wrong and how to write it. So with all that follow.
+    """
     number = None
     if isinstance(value, str) and (match := COUNT.fullmatch(value.strip())):
         number = Decimal(match[1].replace("_", "")) * SUFFIXES[match[2].lower()]
@@ -27,7 +30,7 @@ def parse_count(value) -> int:
 
 
 def parse_real(value) -> float:
-    """A finite number, also from text, since YAML reads 1e-1 as text. ValueError says what else it is."""
+    """A finite number, also from text, since YAML reads 1e-1 as text."""
     if not isinstance(value, bool):
         try:
             if math.isfinite(number := float(value)):
@@ -38,7 +41,7 @@ def parse_real(value) -> float:
 
 
 def parse_duration(value) -> float | int:
-    """Seconds from 90, "90s", "30m", "2h" or "1h30m". ValueError says what else it is."""
+    """Seconds from 90, "90s", "30m", "2h" or "1h30m"."""
     seconds = None
     if isinstance(value, str) and re.fullmatch(f"(?:{DURATION.pattern})+", value.strip()):
         seconds = sum(float(number) * SECONDS[unit] for number, unit in DURATION.findall(value))
@@ -50,19 +53,32 @@ def parse_duration(value) -> float | int:
 
 
 def parse_date(value) -> str:
-    """A day as YYYY-MM-DD, from text or from the date that YAML makes of it. ValueError says what else it is."""
+    """A day as YYYY-MM-DD, from text or from the date that YAML makes of it."""
     try:
         return (value if isinstance(value, date) else date.fromisoformat(value)).strftime("%Y-%m-%d")
     except (TypeError, ValueError):
         raise ValueError(f"{value!r} is not a day; write it like 2026-01-01") from None
 
 
+def parse_url(value) -> str:
+    """A server's base URL without the slash at its end."""
+    if isinstance(value, str) and re.fullmatch(r"https?://[^/\s]+(/\S*)?", value):
+        return value.rstrip("/")
+    raise ValueError("must be a URL such as http://127.0.0.1:30000")
+
+
 def shown_count(number: int) -> str:
-    """A count for people: 812, 4.1k, 1.24M, 10M."""
+    """A count for people, never rounded up: 812, 4.1k, 1.24M, 10M."""
     for size, suffix in ((10**9, "G"), (10**6, "M"), (10**3, "k")):
         if number >= size:
-            return f"{number / size:.2f}".rstrip("0").rstrip(".") + suffix
+            return f"{number * 100 // size / 100:.2f}".rstrip("0").rstrip(".") + suffix
     return str(number)
 
 
-FORMS = {"count": parse_count, "real": parse_real, "duration": parse_duration, "date": parse_date}
+FORMS = {
+    "count": parse_count,
+    "real": parse_real,
+    "duration": parse_duration,
+    "date": parse_date,
+    "url": parse_url,
+}

@@ -1,26 +1,16 @@
-"""From the config to what each stage is asked for: checks, canonical values, digests. Nothing here touches results/."""
+"""From the config to what each stage is asked for, and the digests of it. The checks are in config_check.py."""
 
-import difflib
 import json
-import re
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
+from tokenfill.config_check import checked, refuse_contradictions
 from tokenfill.errors import UserError
-from tokenfill.quantities import FORMS, parse_count
+from tokenfill.quantities import parse_count
 
-DATASET_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
-RESERVED_NAMES = {"report"}  # folders of results/ that belong to no dataset
-SHOWN_TYPES = {
-    "object": "a mapping of key: value",
-    "array": "a list",
-    "string": "text",
-    "boolean": "true or false",
-    "integer": "a whole number",
-    "number": "a number",
-    "null": "null",
-}
+__all__ = ["DatasetSettings", "Settings", "content_digests", "digest", "engine_of", "load", "parse_count"]
+
 # What shapes the ids of a prompt, the chat template apart.
 TOKENIZER_FILES = (
     "tokenizer.json",
@@ -59,10 +49,11 @@ class Settings:
 
 
 def load(config: dict, schema: dict, where: str = "config.yaml") -> Settings:
-    """Check `config` against `schema` and give every dataset its settings; UserError names `where` and the key."""
-    _refuse_bad_names(config.get("datasets"), where)
-    config = _canonical(config, schema, where, ())
-    _validate(config, schema, where)
+    """Check `config` against `schema` and give every dataset its settings.
+
+    UserError: one sentence that names the file `where`, the key and the remedy.
+    """
+    config = checked(config, schema, where)
     shared = {key: node for key, node in schema["properties"].items() if key != "datasets"}
     node = schema["properties"]["datasets"]["additionalProperties"]
     general = _with_defaults({"properties": shared}, config)
@@ -75,7 +66,7 @@ def load(config: dict, schema: dict, where: str = "config.yaml") -> Settings:
         values = _overlaid({"properties": shared}, general, own) | {"source": own["source"]}
         values["engine"] = engine_of(engine, name)
         key = f"datasets.{name}.engine" if own.get("engine") else "engine"
-        _refuse_contradictions(name, values, key, where)
+        refuse_contradictions(name, values, key, where)
         datasets[name] = _dataset_settings(name, values, node)
     return Settings(datasets, engine)
 
@@ -116,15 +107,17 @@ def digest(value) -> str:
 
 
 def content_digests(folder: Path, chat_template: Path | None = None) -> dict[str, str]:
-    """The sha256 of what shapes prompt ids, {"tokenizer": hex, "template": hex}, from a model's folder.
+    """The sha256 of what shapes prompt ids in a model's folder: {"tokenizer": hex, "template": hex}.
 
-    The template is the file `chat_template` if given, else the folder's own. UserError: no tokenizer there, or unreadable.
+    The template is the file `chat_template` if given, else the folder's own.
+    UserError: the folder has no tokenizer, or a file of it cannot be read.
     """
     folder = Path(folder)
     files = [folder / name for name in TOKENIZER_FILES if (folder / name).is_file()]
     if not files:
         raise UserError(
-            f"{folder}: no tokenizer is there (looked for {', '.join(TOKENIZER_FILES[:3])}, …); set `model` to a folder that has one"
+            f"{folder}: has no tokenizer ({', '.join(TOKENIZER_FILES[:3])}, …); "
+            "set model to a folder that has one"
         )
     files += sorted(folder.glob("tokenization_*.py"))
     tokenizer, template = sha256(), None
@@ -180,107 +173,6 @@ def _dataset_settings(name: str, values: dict, node: dict) -> DatasetSettings:
     )
 
 
-def _canonical(value, node: dict, where: str, path: tuple):
-    """`value` with every number, duration and date in its one form, unknown keys refused."""
-    key = ".".join(path)
-    if isinstance(value, dict) and "properties" in node:
-        for name in value:
-            if name not in node["properties"]:
-                raise UserError(
-                    f"{where}: {'.'.join((*path, str(name)))} is not a known key{_suggestion(name, node)}"
-                )
-        return {
-            name: _canonical(child, node["properties"][name], where, (*path, name))
-            for name, child in value.items()
-        }
-    if isinstance(value, dict) and "properties" in (node.get("additionalProperties") or {}):
-        child_node = node["additionalProperties"]
-        return {name: _canonical(child, child_node, where, (*path, name)) for name, child in value.items()}
-    if "form" in node and not (value is None and "null" in node["type"]):
-        try:
-            return FORMS[node["form"]](value)
-        except ValueError as error:
-            raise UserError(f"{where}: {key}: {error}") from None
-    return _plain(value, where, key)
-
-
-def _plain(value, where: str, key: str):
-    """`value` as JSON can hold it; a key that is no text or a value that is no JSON is refused."""
-    if isinstance(value, dict):
-        for name in value:
-            if not isinstance(name, str):
-                raise UserError(f"{where}: {key}: YAML reads the key {name!r} as no text; put it in quotes")
-        return {name: _plain(child, where, f"{key}.{name}") for name, child in value.items()}
-    if isinstance(value, list):
-        return [_plain(child, where, f"{key}[{index}]") for index, child in enumerate(value)]
-    if (
-        value is None
-        or isinstance(value, str | bool | int)
-        or (isinstance(value, float) and value - value == 0)
-    ):
-        return value
-    raise UserError(
-        f"{where}: {key}: YAML reads {value} as a {type(value).__name__}; put it in quotes if text is meant"
-    )
-
-
-def _suggestion(name, node: dict) -> str:
-    """How an unknown key may have been meant: the nearest one here or one level down."""
-    known = {
-        child: f"{key}.{child}"
-        for key, sub in node["properties"].items()
-        for child in sub.get("properties", ())
-    }
-    known |= {key: key for key in node["properties"]}
-    near = difflib.get_close_matches(str(name), known, n=1)
-    return (
-        f"; did you mean {known[near[0]]}?"
-        if near
-        else f"; known are {', '.join(sorted(node['properties']))}"
-    )
-
-
-def _validate(config: dict, schema: dict, where: str) -> None:
-    from jsonschema import Draft202012Validator  # here, so that a bad name is told without its import
-
-    errors = sorted(
-        Draft202012Validator(schema).iter_errors(config), key=lambda error: [str(p) for p in error.path]
-    )
-    if errors:
-        error = errors[0]
-        key = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in error.path).lstrip(".")
-        raise UserError(f"{where}: {key + ': ' if key else ''}{_complaint(error)}")
-
-
-def _complaint(error) -> str:
-    """One of jsonschema's errors as half a sentence. The value of `api_key_env` is never shown: it may be the key itself."""
-    node, value, limit = error.schema, error.instance, error.validator_value
-    if error.validator == "required":
-        missing = next(name for name in limit if name not in value)
-        return f"the key {missing} is missing; {node['properties'][missing]['description']}"
-    if error.validator == "type":
-        types = [limit] if isinstance(limit, str) else limit
-        shown = " or ".join(SHOWN_TYPES[name] for name in types)
-        return f"must be {shown}, not {'empty' if value is None else json.dumps(value, ensure_ascii=False)}"
-    if error.validator == "enum":
-        return f"must be one of {', '.join(map(str, limit))}, not {value}"
-    if error.validator == "pattern":
-        if error.path and error.path[-1] == "api_key_env":
-            return "must be the name of an environment variable, such as SGLANG_API_KEY, never the key itself"
-        return "must be a URL such as http://127.0.0.1:30000"
-    if error.validator in ("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum"):
-        relation = {
-            "minimum": "at least",
-            "exclusiveMinimum": "more than",
-            "maximum": "at most",
-            "exclusiveMaximum": "less than",
-        }
-        return f"must be {relation[error.validator]} {limit}, not {value}"
-    if error.validator in ("minProperties", "minLength"):
-        return f"is empty; {node['description']}"
-    return error.message
-
-
 def _with_defaults(node: dict, values: dict) -> dict:
     """`values` with the schema's defaults where nothing is said; a key without default stays out."""
     filled = {}
@@ -299,53 +191,3 @@ def _overlaid(node: dict, general: dict, own: dict) -> dict:
         if key in own:
             merged[key] = _overlaid(child, general[key], own[key]) if "properties" in child else own[key]
     return merged
-
-
-def _refuse_bad_names(datasets, where: str) -> None:
-    """Dataset names become folders: letters, digits, - and _, and no two that differ by case alone."""
-    seen: dict[str, str] = {}
-    for name in datasets if isinstance(datasets, dict) else ():
-        if not isinstance(name, str):
-            kind = {bool: "true or false", int: "a number", float: "a number", type(None): "empty"}.get(
-                type(name), "a date"
-            )
-            raise UserError(
-                f"{where}: datasets: YAML reads the name {name} as {kind}; put the name in quotes"
-            )
-        if not DATASET_NAME.fullmatch(name):
-            raise UserError(
-                f"{where}: datasets: {name[:80]!r} cannot be a dataset's name; use 1 to 64 letters, digits, - and _, the first a letter or digit"
-            )
-        if name.lower() in RESERVED_NAMES:
-            raise UserError(
-                f"{where}: datasets: the name {name} is taken by a folder of results/; choose another"
-            )
-        if name.lower() in seen:
-            raise UserError(
-                f"{where}: datasets: {seen[name.lower()]} and {name} differ by case alone and would share a folder on some disks; rename one"
-            )
-        seen[name.lower()] = name
-
-
-def _refuse_contradictions(name: str, values: dict, engine_key: str, where: str) -> None:
-    """What no single key can tell: keys that need, exclude or outgrow each other."""
-    for key in ("model", "budget"):
-        if key not in values:
-            raise UserError(f"{where}: {key} is missing; set it for all datasets or as datasets.{name}.{key}")
-    if values["min_new_tokens"] > values["max_new_tokens"]:
-        raise UserError(
-            f"{where}: datasets.{name}: min_new_tokens {values['min_new_tokens']} is more than max_new_tokens {values['max_new_tokens']}; lower it"
-        )
-    servers, launch = values["engine"]["servers"], values["engine"]["launch"]
-    if not servers and not launch:
-        raise UserError(
-            f"{where}: {engine_key}: neither servers nor launch is set, so nothing can answer; list the servers' URLs or give a launch command"
-        )
-    if servers and launch:
-        raise UserError(
-            f"{where}: {engine_key}: both servers and launch are set; keep one and remove the other"
-        )
-    if launch and "{port}" not in launch:
-        raise UserError(
-            f"{where}: {engine_key}.launch: {{port}} is missing, so the job cannot tell the server where to listen; add it"
-        )
