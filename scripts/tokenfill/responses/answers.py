@@ -1,7 +1,7 @@
 """Journal lines → answers: parts joined, what has ended, what counts towards the budget. Pure: no files, no clock."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
 
 ENDED = ("stop", "length")
 PART = "part"
@@ -26,6 +26,12 @@ class Counting:
     samples_per_prompt: int = 1
     max_new_tokens: int = 16384
     context_length: int | None = None
+
+    @classmethod
+    def of(cls, settings: Mapping, context_length: int | None) -> "Counting":
+        """The counting that a stage's settings ask for; other keys in them are passed over."""
+        names = {field.name for field in fields(cls)} - {"context_length"}
+        return cls(**{name: settings[name] for name in names}, context_length=context_length)
 
     def allowance(self, prompt_tokens: int) -> int:
         """Most tokens an answer to a prompt of `prompt_tokens` ids may have; zero or less: no room."""
@@ -124,6 +130,7 @@ class Tally:
     tokens: int = 0
     responses: int = 0
     truncated: int = 0
+    truncated_all: int = 0  # with those that do not count
     flagged: int = 0
     dropped: int = 0
     unfinished: int = 0
@@ -135,6 +142,7 @@ class Tally:
             self.unfinished += 1
             return
         self.flagged += bool(answer.flags)
+        self.truncated_all += answer.finish_reason == "length"
         if not counting.counts(answer):
             self.dropped += 1
             return

@@ -1,9 +1,9 @@
 """One request to one server over HTTP: out goes a body, back comes a reply or a failure of a known class."""
 
-import asyncio
 import contextlib
 import email.utils
 import time
+from collections.abc import Iterable
 
 import aiohttp
 import orjson
@@ -36,45 +36,63 @@ class Client:
     def __init__(self, session: aiohttp.ClientSession, protocol):
         self._session = session
         self._protocol = protocol
+        self._streams: dict[str, aiohttp.ClientResponse] = {}
 
-    async def ask(self, url: str, body: dict) -> Reply:
-        """The reply to one request. Raises Failure with its class; `failure.piece` is what an abort brought back."""
-        raw = orjson.dumps(body)
+    async def ask(self, url: str, body: dict, request_id: str) -> Reply:
+        """The reply to one request. Raises Failure with its class; its `piece` is what an abort brought back."""
+        is_stream, received = bool(body.get("stream")), bytearray()
         try:
             async with self._session.post(
-                url + self._protocol.COMPLETION_PATH, data=raw, headers={"Content-Type": "application/json"}
+                url + self._protocol.COMPLETION_PATH, data=orjson.dumps(body), headers=_JSON
             ) as response:
                 status, retry_after = response.status, _seconds(response.headers.get("Retry-After"))
-                answer = await response.read()
-        except aiohttp.ClientPayloadError as error:
-            raise Failure("malformed", f"the answer broke off: {error}") from error
-        except (aiohttp.ClientError, OSError, asyncio.TimeoutError) as error:
+                if is_stream and status == 200:
+                    self._streams[request_id] = response
+                    async for chunk in response.content.iter_any():
+                        received += chunk
+                else:
+                    received += await response.read()
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            if is_stream and received:
+                return self._parse(self._protocol.join(bytes(received)))  # raises "aborted", with the piece
+            if isinstance(error, aiohttp.ClientPayloadError):
+                raise Failure("malformed", f"the answer broke off: {error}") from error
             raise Failure("connection", str(error) or type(error).__name__) from error
+        finally:
+            self._streams.pop(request_id, None)
         if status != 200:
-            text = answer.decode("utf-8", "replace")
-            raise Failure(of_status(status).name, error_message(status, text), status, retry_after)
+            message = error_message(status, received.decode("utf-8", "replace"))
+            raise Failure(of_status(status).name, message, status, retry_after)
+        if is_stream:
+            return self._parse(self._protocol.join(bytes(received)))
         try:
-            parsed = orjson.loads(answer)
+            return self._parse(orjson.loads(received))
         except orjson.JSONDecodeError as error:
-            raise Failure("malformed", f"HTTP 200, but no JSON: {answer[:80]!r}", status) from error
+            raise Failure("malformed", f"HTTP 200, but no JSON: {bytes(received[:80])!r}", status) from error
+
+    def _parse(self, body: object) -> Reply:
         try:
-            return self._protocol.parse(parsed)
+            return self._protocol.parse(body)
         except NotAnAnswer as problem:
-            failure = Failure(_CLASS_OF[problem.kind], str(problem), status)
+            failure = Failure(_CLASS_OF[problem.kind], problem.message, 200)
             failure.piece = problem.reply
             raise failure from problem
 
-    async def abort(self, url: str, request_id: str) -> None:
-        """Ask a server to end a request early; whether it did shows in the answer to that request."""
-        target = self._protocol.abort(request_id)
-        if target is None:
+    async def abort(self, urls: Iterable[str], request_id: str) -> None:
+        """End a request early at any of these servers. What it had come to shows in the answer to the request."""
+        if request_id in self._streams:
+            self._streams[request_id].close()
             return
-        path, body = target
-        with contextlib.suppress(aiohttp.ClientError, OSError, asyncio.TimeoutError):
-            async with self._session.post(url + path, json=body, timeout=aiohttp.ClientTimeout(total=10)) as response:
-                await response.read()
+        target = self._protocol.abort(request_id)
+        for url in urls if target else ():
+            path, body = target
+            with contextlib.suppress(aiohttp.ClientError, OSError, TimeoutError):
+                async with self._session.post(url + path, json=body, timeout=_ABORT_TIMEOUT) as response:
+                    await response.read()
 
 
+_JSON = {"Content-Type": "application/json"}
+_ABORT_TIMEOUT = aiohttp.ClientTimeout(total=10)
 _CLASS_OF = {"abort": "aborted", "empty": "not_an_answer", "malformed": "malformed", "nan": "nan"}
 
 

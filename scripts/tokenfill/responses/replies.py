@@ -26,12 +26,18 @@ def check(reply: Reply, *, asked_for: int, vocab_size: int, stop_ids: frozenset[
         raise Failure("not_an_answer", f"the answer holds an id outside the vocabulary of {vocab_size}", 200)
     if reply.completion_tokens is not None and reply.completion_tokens != len(ids):
         raise Failure(
-            "not_an_answer", f"the server counts {reply.completion_tokens} tokens and sent {len(ids)} ids", 200
+            "not_an_answer",
+            f"the server counts {reply.completion_tokens} tokens and sent {len(ids)} ids",
+            200,
         )
     if len(ids) > asked_for:
-        raise Failure("not_an_answer", f"{len(ids)} tokens came where at most {asked_for} were asked for", 200)
+        raise Failure(
+            "not_an_answer", f"{len(ids)} tokens came where at most {asked_for} were asked for", 200
+        )
     if not stop_ids.isdisjoint(ids[:-1]):
-        raise Failure("stop_ignored", "the answer goes on after a stop token: the server ignores stop_token_ids", 200)
+        raise Failure(
+            "stop_ignored", "the answer goes on after a stop token: the server ignores stop_token_ids", 200
+        )
     if reply.finish_reason == "stop":
         return [] if ids[-1] in stop_ids else ["no_stop_token"]
     if len(ids) < asked_for - SHORT_BY_AT_MOST:

@@ -2,8 +2,9 @@
 
 import heapq
 import itertools
+import math
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from tokenfill.responses.answers import Answer, Counting, Key
@@ -36,11 +37,12 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a prompt must keep to be sent. `max_input`: most ids a server takes; None where unknown."""
+    """What a prompt must keep to be sent."""
 
     counting: Counting
     min_new_tokens: int
     vocab_size: int
+    room: Callable[[int], int | None]  # ids left for an answer by the servers' own rules; None: unknown
 
     def objection(self, prompt: Prompt) -> Failure | None:
         """Why a prompt cannot be sent to any server, or None."""
@@ -48,8 +50,11 @@ class Limits:
         if not ids:
             return Failure("bad_token_ids", "the prompt holds no token ids")
         if min(ids) < 0 or max(ids) >= self.vocab_size:
-            return Failure("bad_token_ids", f"the prompt holds an id outside the vocabulary of {self.vocab_size}")
-        if self.counting.allowance(len(ids)) < self.min_new_tokens:
+            return Failure(
+                "bad_token_ids", f"the prompt holds an id outside the vocabulary of {self.vocab_size}"
+            )
+        room = self.room(len(ids))
+        if min(self.counting.allowance(len(ids)), math.inf if room is None else room) < self.min_new_tokens:
             return Failure(
                 "too_long",
                 f"the prompt has {len(ids)} tokens and leaves less room than min_new_tokens "
@@ -124,10 +129,20 @@ class Work:
                 else:
                     yield ask
 
-    def owed(self, now: float) -> Ask | None:
-        """Something admitted earlier that is to be asked now: an unfinished answer or a ripe retry."""
-        if self._retries and self._retries[0][0] <= now:
-            return heapq.heappop(self._retries)[2]
+    def owed(self, now: float, *, suspects_allowed: bool, only_begun: bool) -> Ask | None:
+        """Something admitted earlier that is to be asked now: a ripe retry or an unfinished answer.
+
+        `suspects_allowed`: whether a prompt that was in flight at a crash may go out. `only_begun`: once the budget
+        is met, answers that have parts are finished and prompts without any are let go.
+        """
+        while self._retries and self._retries[0][0] <= now:
+            when, ticket, ask = heapq.heappop(self._retries)
+            if only_begun and not ask.generated:
+                continue
+            if ask.crashes and not suspects_allowed:
+                heapq.heappush(self._retries, (when + 1.0, ticket, ask))
+                continue
+            return ask
         return self._unfinished.popleft() if self._unfinished else None
 
     def peek_fresh(self) -> Ask | None:
@@ -154,7 +169,11 @@ class Work:
         """When the first waiting retry is ripe."""
         return self._retries[0][0] if self._retries else None
 
-    def waiting(self) -> Iterable[Ask]:
+    def waiting(self) -> Iterator[Ask]:
         """All admitted answers that are not in flight."""
         yield from self._unfinished
         yield from (ask for _, _, ask in self._retries)
+
+    def waiting_count(self) -> int:
+        """How many `waiting` gives."""
+        return len(self._unfinished) + len(self._retries)

@@ -1,0 +1,225 @@
+"""One dataset while it is being filled: its settings, prompts, journal and counts, and the sentinel at the end."""
+
+import contextlib
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from tokenfill.errors import TemporaryFailure, UserError
+from tokenfill.responses import budget
+from tokenfill.responses.answers import Answer, Counting, Key, Tally, fold, tally
+from tokenfill.responses.failures import Ledger
+from tokenfill.responses.journal import NAME, Journal, read_lines
+from tokenfill.responses.prompt_table import PromptTable
+from tokenfill.settings import digest
+
+META = "raw_responses.meta.json"
+
+
+class Dataset:
+    """The state of one dataset, held for writing by this process.
+
+    Raises UserError where another process holds it, or where its answers were made with other settings.
+    """
+
+    def __init__(self, settings: Path, prompts: Path, complete: Path, say: Callable[[str], None]):
+        self._settings_path = settings
+        self._complete = complete
+        self._folder = complete.parent
+        self.say = say
+        self.settings = json.loads(settings.read_text())
+        self.name = self.settings["dataset"]
+        self.prompts = PromptTable(prompts)
+        self.journal = Journal(self._folder, say)
+        self.meta = self._read_meta()
+        self.answers: dict[Key, Answer] = {}
+        self.stale = 0
+        self._load_answers()
+        self.counting = self._counting()
+        self.tally = tally(self.answers.values(), self.counting)
+
+    # -- settings and identity -------------------------------------------------------------------------------
+
+    @property
+    def budget(self) -> int:
+        return self.settings["budget"]
+
+    @property
+    def identity(self) -> dict:
+        """What makes other answers when it changes: the settings' identity half and the tokenizer's content."""
+        return {"identity": self.settings["identity"], "content": self.prompts.facts["content"]}
+
+    @property
+    def settings_digest(self) -> str:
+        return digest(self.identity)
+
+    @property
+    def stop_token_ids(self) -> list[int]:
+        """Ids that end an answer: the model's own and the config's."""
+        own = self.prompts.facts["stop_token_ids"]
+        return sorted({*own, *self.settings["identity"]["sampling"]["stop_token_ids"]})
+
+    def _read_meta(self) -> dict:
+        path = self._folder / META
+        try:
+            return json.loads(path.read_text())
+        except FileNotFoundError:
+            return {}
+        except ValueError as error:
+            raise UserError(
+                f"{path} cannot be read ({error}); delete it: what it says is in the journal too."
+            ) from error
+
+    def note_servers(self, context_length: int | None, servers: dict[str, dict]) -> None:
+        """Keep what the journal is made with; a context length that is new changes which answers have ended."""
+        meta = {
+            "v": 1,
+            **self.identity,
+            "settings": self.settings_digest,
+            "context_length": context_length,
+            "servers": {**self.meta.get("servers", {}), **servers},
+        }
+        if meta != self.meta:
+            self.meta = meta
+            write_json(self._folder / META, meta)
+        self.recount()
+
+    def _refuse_other_identity(self, line: dict) -> None:
+        """Answers of other settings must not mix with today's."""
+        if line.get("settings") == self.settings_digest:
+            return
+        then = {key: self.meta.get(key) for key in ("identity", "content")}
+        changed = difference(then, self.identity) if self.meta else f"see {line.get('settings')} in its lines"
+        raise UserError(
+            f"{self.journal.path} holds answers made with other settings ({changed}). Put the old value back, or "
+            f"move the answers aside: mv {self._folder} {self._folder}.old"
+        )
+
+    # -- answers ---------------------------------------------------------------------------------------------
+
+    def _load_answers(self) -> None:
+        """Read the journal; keep apart what answers today's prompts. Lines of other prompts are stale."""
+        doubled = 0
+        for place, line in self.journal.load():
+            self._refuse_other_identity(line)
+            doubled += not fold(self.answers, line, place)
+        if doubled:
+            self.say(f"{self.journal.path}: {doubled} lines stand twice; the first of each counts.")
+        today = self.prompts.keys_among({key[1] for key in self.answers})
+        stale = [key for key in self.answers if (key[0], key[1], key[3]) not in today]
+        for key in stale:
+            self.stale += len(self.answers.pop(key).places)
+        if self.stale:
+            self.say(
+                f"{self.name}: {self.stale} responses answer prompts that are not among today's; kept, not counted."
+            )
+
+    def _counting(self) -> Counting:
+        return Counting.of(self.settings, self.meta.get("context_length"))
+
+    def recount(self) -> None:
+        """Count again, by today's settings and context length."""
+        self.counting = self._counting()
+        self.tally = tally(self.answers.values(), self.counting)
+
+    def generated_ids(self, answer: Answer) -> list[int]:
+        """All ids of an answer so far, joined from its parts on disk."""
+        lines = read_lines(self.journal.path, answer.places)
+        return [token for line in lines for token in line["output_ids"]]
+
+    def keep(self, key: Key, line: dict) -> Answer:
+        """Write a line to the journal and count it. Raises TemporaryFailure where it cannot be written."""
+        place = self.journal.append(line)
+        self.tally.unfinished -= key in self.answers
+        fold(self.answers, line, place)
+        answer = self.answers[key]
+        self.tally.add(answer, self.counting)
+        return answer
+
+    def ledger(self) -> Ledger:
+        """The prompts given up. What was given up for good stays so while these stay the same."""
+        asked_with = digest(
+            {
+                "settings": self.settings_digest,
+                "min_new_tokens": self.settings["min_new_tokens"],
+                "max_new_tokens": self.settings["max_new_tokens"],
+                "context_length": self.counting.context_length,
+            }
+        )
+        ledger = Ledger(self._folder / "failures.jsonl", asked_with)
+        ledger.load()
+        return ledger
+
+    # -- done ------------------------------------------------------------------------------------------------
+
+    def is_met(self) -> bool:
+        """Whether the budget is met."""
+        return budget.is_met(self.tally.tokens, self.budget)
+
+    def reread_settings(self) -> bool:
+        """Take up settings changed while the run went on; True if there are any. The old ones counted so far.
+
+        Raises TemporaryFailure where they are not today's answers' any more: the next run refuses them by name.
+        """
+        settings = json.loads(self._settings_path.read_text())
+        if settings == self.settings:
+            return False
+        if settings["identity"] != self.settings["identity"]:
+            raise TemporaryFailure(
+                f"{self.name}: {difference(self.settings['identity'], settings['identity'])} was changed while this "
+                "run went on; put it back and run again."
+            )
+        self.settings = settings
+        self.recount()
+        return True
+
+    def certify(self, failed: dict[str, int]) -> dict:
+        """Write `complete`, the last act. `failed`: prompts given up for good, by class."""
+        self.journal.sync()
+        complete = {
+            "dataset": self.name,
+            "reason": "budget_met" if self.is_met() else "prompts_exhausted",
+            "budget": self.budget,
+            "tokens": self.tally.tokens,
+            "responses": self.tally.responses,
+            "truncated": self.tally.truncated,
+            "flagged": self.tally.flagged,
+            "dropped": self.tally.dropped,
+            "stale": self.stale,
+            "failed": failed,
+            "settings": self.settings_digest,
+            "journal": {NAME: self.journal.size},
+            "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.tally.last_ended_at)),
+        }
+        write_json(self._complete, complete)
+        return complete
+
+    def close(self) -> None:
+        """Sync the journal and let the next writer in."""
+        self.journal.close()
+
+
+def difference(then: object, today: object, path: str = "") -> str:
+    """The first differing value of two nested settings, in words: `sampling.temperature: was 0.8, is 0.7`."""
+    if isinstance(then, dict) and isinstance(today, dict):
+        for key in sorted({*then, *today}):
+            if then.get(key) != today.get(key):
+                return difference(then.get(key), today.get(key), f"{path}.{key}" if path else key)
+    return f"{path}: was {json.dumps(then)}, is {json.dumps(today)}"
+
+
+def write_json(path: Path, content: dict) -> None:
+    """Replace a file in one step, so that no reader ever sees half of it. Raises TemporaryFailure where it cannot."""
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with unfinished.open("w") as file:
+            file.write(json.dumps(content, indent=1) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(unfinished, path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            unfinished.unlink()
+        raise TemporaryFailure(f"{path} cannot be written: {error.strerror}.") from error

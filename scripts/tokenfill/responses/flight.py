@@ -1,0 +1,424 @@
+"""The requests in flight of one dataset: admission, the answers that come back, draining. One event loop, one writer."""
+
+import asyncio
+import logging
+import random
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from tokenfill.errors import TemporaryFailure, UserError
+from tokenfill.responses.admission import Admission
+from tokenfill.responses.answers import PART
+from tokenfill.responses.client import Client
+from tokenfill.responses.dataset import Dataset
+from tokenfill.responses.engines import Reply, cut_at_stop
+from tokenfill.responses.expectation import Expectation
+from tokenfill.responses.failures import Decision, Failure, Ledger, next_step, retry_delay
+from tokenfill.responses.replies import check, goes_in_a_cycle, seed_of
+from tokenfill.responses.work import Ask, Work
+
+log = logging.getLogger(__name__)
+
+# Failures that a wrong set-up gives to every prompt alike; that many and not one answer end the run.
+ALIKE = frozenset({"rejected", "malformed", "not_an_answer", "stop_ignored", "cut_by_server"})
+ALL_ALIKE = 20
+PUT_ASIDE_OF_AT_LEAST = 200
+TRUNCATED_SHARE, TRUNCATED_OF_AT_LEAST = 0.3, 200
+PENALTIES = {"repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
+
+
+@dataclass(slots=True)
+class Flight:
+    """One request under way. `asked_for`: most tokens it allows. Times are monotonic seconds."""
+
+    ask: Ask
+    place: object
+    request_id: str
+    asked_for: int
+    started: float
+    crashes_before: int
+    is_suspect: bool
+    task: asyncio.Task | None = None
+    is_aborted_by_us: bool = False
+    is_hung: bool = False
+
+
+def part_limit(part_tokens: int, protocol_limit: int | None, sampling: Mapping) -> int | None:
+    """Most tokens asked for at once; None: answers are asked for in one piece.
+
+    Penalties look at what was generated in the same request, so an answer in parts would be another answer.
+    """
+    is_neutral = all(sampling[name] == value for name, value in PENALTIES.items())
+    if not part_tokens or not is_neutral:
+        return None
+    return min(part_tokens, protocol_limit or part_tokens)
+
+
+class Filler:
+    """Fills one dataset from the servers of a pool until its budget is met, its prompts run out or it is told to stop.
+
+    The caller runs `run` and, beside it, tells it of signals (`drain`, `stop_now`).
+    """
+
+    def __init__(
+        self, dataset: Dataset, work: Work, ledger: Ledger, pool, client: Client, protocol, engine: dict, say
+    ):
+        self.dataset, self.work, self.ledger = dataset, work, ledger
+        self.pool, self.client, self.protocol, self.engine = pool, client, protocol, engine
+        self.say = say
+        self.failures = 0
+        self.draining_since: float | None = None
+        self.fatal: Exception | None = None
+        self.wake = asyncio.Event()
+        self.flights: dict[str, Flight] = {}
+        self._hand: Ask | None = None
+        self._dice = random.Random()
+        self._sampling = {
+            **dataset.settings["identity"]["sampling"],
+            "stop_token_ids": dataset.stop_token_ids,
+        }
+        self._seed = self._sampling.pop("seed")
+        self._stop_ids = frozenset(dataset.stop_token_ids)
+        self._vocab_size = dataset.prompts.facts["vocab_size"]
+        self._part_tokens = part_limit(engine["part_tokens"], protocol.PART_TOKENS, self._sampling)
+        self._speed = 0.0  # tokens per second of one request
+        self._succeeded = 0
+        self._alike: dict[str, int] = {}  # failures of each class, while nothing has succeeded
+        self._held: list[
+            tuple[Ask, Failure]
+        ] = []  # refused while nothing has succeeded: perhaps not their fault
+        self._put_aside: Counter[str] = Counter()
+        self._settings_digest = dataset.settings_digest
+        self._is_warned_of_truncation = False
+        self._suspects_in_flight = 0
+        counting = dataset.counting
+        self._counts_prompts = counting.budget_counts == "total"
+        cap = (counting.context_length or counting.max_new_tokens + 2**17) if self._counts_prompts else None
+        self._expectation = Expectation(cap or counting.max_new_tokens)
+        for answer in dataset.answers.values():
+            if counting.has_ended(answer):
+                self._learn(counting.tokens(answer))
+        self._admission = Admission(self._expectation, dataset.budget)
+
+    def _learn(self, tokens: int) -> None:
+        self._expectation.learn(min(tokens, self._expectation.cap))
+
+    # -- what is admitted ------------------------------------------------------------------------------------
+
+    def _tokens_so_far(self, ask: Ask) -> float:
+        """Tokens of the parts on disk, by the measure of the budget."""
+        return len(ask.generated) + (len(ask.prompt.input_ids) if self._counts_prompts else 0)
+
+    def _in_flight_tokens(self) -> list[float]:
+        """About how many tokens each admitted answer has so far, by the measure of the budget."""
+        now = time.monotonic()
+        tokens = [
+            self._tokens_so_far(f.ask) + min(f.asked_for, self._speed * (now - f.started))
+            for f in self.flights.values()
+        ]
+        tokens += map(self._tokens_so_far, self.work.waiting())
+        if self._hand is not None:
+            tokens.append(self._tokens_so_far(self._hand))
+        return tokens
+
+    def _admitted(self) -> int:
+        return len(self.flights) + self.work.waiting_count() + (self._hand is not None)
+
+    def _next(self) -> Ask | None:
+        """What is to be sent now, if anything is."""
+        if self._hand is not None:
+            return self._hand
+        is_met = self.dataset.is_met()
+        ask = self.work.owed(
+            time.monotonic(), suspects_allowed=self._suspects_in_flight == 0, only_begun=is_met
+        )
+        if ask is None and not is_met and self.work.peek_fresh() is not None and self._is_admitted():
+            ask = self.work.take_fresh()
+        return ask
+
+    def _is_admitted(self) -> bool:
+        """Whether the budget has room for one more prompt."""
+        return self._admission.admit(self.dataset.tally.tokens, self._admitted(), self._in_flight_tokens)
+
+    async def run(self) -> None:
+        """Send and receive until nothing is left to do. Raises what ended the run early."""
+        try:
+            while self.fatal is None and self.draining_since is None:
+                self.wake.clear()
+                ask = self._next()
+                if ask is None:
+                    if not self.flights and (self.dataset.is_met() or not self.work.waiting_count()):
+                        break
+                    await self._rest(self.work.next_retry())
+                    continue
+                place = self.pool.place(avoid=ask.avoid, prefer=ask.stay_with)
+                if place is None:
+                    self._hand = ask
+                    await self._rest(None)
+                    continue
+                self._hand = None
+                self._start(ask, place)
+                if len(self.flights) % 16 == 0:
+                    await asyncio.sleep(0)  # let answers in while many requests start
+            while self.flights and self.fatal is None:
+                self.wake.clear()
+                await self._rest(None)
+        finally:
+            for flight in list(self.flights.values()):
+                flight.task.cancel()
+            await asyncio.gather(*(f.task for f in self.flights.values()), return_exceptions=True)
+        if self.fatal is not None:
+            raise self.fatal
+
+    async def _rest(self, until: float | None) -> None:
+        """Wait until something changed, at most for a second."""
+        seconds = 1.0 if until is None else max(0.0, min(1.0, until - time.monotonic()))
+        try:
+            await asyncio.wait_for(self.wake.wait(), seconds)
+        except TimeoutError:
+            pass
+
+    def _start(self, ask: Ask, place) -> None:
+        asked_for = ask.allowance - len(ask.generated)
+        if self._part_tokens:
+            asked_for = min(asked_for, self._part_tokens)
+        flight = Flight(
+            ask=ask,
+            place=place,
+            request_id=f"tokenfill-{uuid.uuid4().hex}",
+            asked_for=asked_for,
+            started=time.monotonic(),
+            crashes_before=self.pool.crashes,
+            is_suspect=ask.crashes > 0,
+        )
+        self._suspects_in_flight += flight.is_suspect
+        self.flights[flight.request_id] = flight
+        flight.task = asyncio.create_task(self._fly(flight))
+
+    async def _fly(self, flight: Flight) -> None:
+        """One request from its sending to what became of it."""
+        ask, started = flight.ask, time.time()
+        body = self.protocol.request(
+            ask.prompt.input_ids + ask.generated,
+            max_new_tokens=flight.asked_for,
+            sampling=self._sampling,
+            seed=self._seed_of(ask),
+            request_id=flight.request_id,
+            model=self.engine["served_model"] or self.pool.model,
+            stream=flight.place.streams,
+        )
+        try:
+            try:
+                reply = await self.client.ask(flight.place.url, body, flight.request_id)
+                if not self.protocol.STOPS_AT_IDS:
+                    reply = cut_at_stop(reply, self._stop_ids)
+                flags = check(
+                    reply, asked_for=flight.asked_for, vocab_size=self._vocab_size, stop_ids=self._stop_ids
+                )
+            except Failure as failure:
+                is_ours = flight.is_aborted_by_us and failure.piece is not None
+                self.pool.release(flight.place, None if is_ours else failure)
+                if not (is_ours and self._keep_piece(flight, failure.piece, started)):
+                    self._failed(flight, failure)
+            else:
+                seconds = time.monotonic() - flight.started
+                self.pool.release(flight.place, (len(reply.output_ids), seconds))
+                self._keep(flight, reply, flags, self._finish(flight, reply), started)
+        except asyncio.CancelledError:
+            failure = Failure("hung", "the server neither ended nor began an answer for too long")
+            self.pool.release(flight.place, failure if flight.is_hung else None)
+            if not flight.is_hung:
+                raise
+            self._failed(flight, failure)
+        except Exception as error:  # the run ends with it, and what is kept is kept
+            self.fatal = self.fatal or error
+        finally:
+            self._suspects_in_flight -= flight.is_suspect
+            self.flights.pop(flight.request_id, None)
+            self.wake.set()
+
+    def _seed_of(self, ask: Ask) -> int | None:
+        if self._seed is None:
+            return None
+        return seed_of(self._seed, self.dataset.name, ask.prompt.id, ask.sample, ask.prompt.turn, ask.part)
+
+    # -- what comes back -------------------------------------------------------------------------------------
+
+    def _finish(self, flight: Flight, reply: Reply) -> str:
+        """How this piece ends the answer, or that it goes on."""
+        if reply.finish_reason == "stop" or reply.output_ids[-1] in self._stop_ids:
+            return "stop"
+        return "length" if len(flight.ask.generated) + flight.asked_for >= flight.ask.allowance else PART
+
+    def _keep(self, flight: Flight, reply: Reply, flags: list[str], finish: str, started: float) -> None:
+        """Write a line, count it, and queue the next part if there is one."""
+        ask, ids, url = flight.ask, reply.output_ids, flight.place.url
+        seconds = time.monotonic() - flight.started
+        joined = ask.generated + ids if ask.generated else ids
+        if finish == "length" and goes_in_a_cycle(joined):
+            flags = [*flags, "cycle"]
+        line = {
+            "v": 1,
+            "id": ask.prompt.id,
+            "prompt_hash": ask.prompt.prompt_hash,
+            "sample": ask.sample,
+            "turn": ask.prompt.turn,
+            "part": ask.part,
+            "settings": self._settings_digest,
+            "output_ids": ids,
+            "text": reply.text,
+            "finish_reason": finish,
+            "flags": flags,
+            "prompt_tokens": len(ask.prompt.input_ids),
+            "output_tokens": len(ids),
+            "max_new_tokens": ask.allowance,
+            "seed": self._seed_of(ask),
+            "prompt_ids": None,
+            "server": url,
+            "model": reply.model or self.pool.model,
+            "attempt": ask.attempts + 1,
+            "started": round(started, 3),
+            "seconds": round(seconds, 3),
+        }
+        answer = self.dataset.keep(ask.key, line)
+        self._succeed()
+        if seconds > 0:
+            speed = len(ids) / seconds
+            self._speed = speed if not self._speed else 0.95 * self._speed + 0.05 * speed
+        if finish != PART:
+            self._learn(self.dataset.counting.tokens(answer))
+            self._warn_of_truncation()
+        elif self.draining_since is None:
+            ask.generated, ask.part = joined, ask.part + 1
+            ask.attempts, ask.crashes, ask.avoid, ask.stay_with = 0, 0, set(), url
+            self.work.go_on(ask)
+
+    def _keep_piece(self, flight: Flight, piece: Reply, started: float) -> bool:
+        """Keep what an answer that we ended had come to, if it can go on from there."""
+        ids = piece.output_ids
+        is_sound = ids and 0 <= min(ids) and max(ids) < self._vocab_size and self._stop_ids.isdisjoint(ids)
+        if not self._part_tokens or not is_sound or len(ids) >= flight.asked_for:
+            return False
+        self._keep(flight, piece, [], PART, started)
+        return True
+
+    def _succeed(self) -> None:
+        """An answer came: refusals of the prompts before it were these prompts' own."""
+        self._succeeded += 1
+        self._alike.clear()
+        for ask, failure in self._held:
+            self._give_up(ask, failure)
+        self._held.clear()
+
+    def _failed(self, flight: Flight, failure: Failure) -> None:
+        """Decide what becomes of a prompt whose request failed."""
+        ask, url = flight.ask, flight.place.url
+        if self.draining_since is not None:
+            return  # the next run asks again
+        self.failures += 1
+        log.info("%s part %d on %s: %s: %s", ask.key, ask.part, url, failure.kind.name, failure.message)
+        if failure.kind.name == "connection" and self.pool.crashes > flight.crashes_before:
+            ask.crashes += 1
+            if ask.crashes >= 2:
+                failure = Failure("poison", "the server crashed twice while this prompt was in flight")
+        ask.attempts += failure.kind.attempts > 0
+        if self._all_fail_alike(ask, failure, url):
+            return
+        match next_step(failure.kind, ask.attempts):
+            case Decision.STOP:
+                self.fatal = UserError(
+                    f"{self.dataset.name}: {url} answers {failure.status}: {failure.message}"
+                )
+            case Decision.RETRY:
+                ask.avoid.add(url)
+                delay = retry_delay(ask.attempts, failure.retry_after, self._dice)
+                self.work.retry_at(time.monotonic() + delay, ask)
+            case Decision.PUT_ASIDE if not self._succeeded:
+                self._held.append((ask, failure))
+            case Decision.PUT_ASIDE:
+                self._give_up(ask, failure)
+
+    def _all_fail_alike(self, ask: Ask, failure: Failure, url: str) -> bool:
+        """Whether the run ends here, since every prompt so far failed for the same reason."""
+        if self._succeeded or failure.kind.name not in ALIKE:
+            return False
+        count = self._alike[failure.kind.name] = self._alike.get(failure.kind.name, 0) + 1
+        if count < ALL_ALIKE:
+            return False
+        self.fatal = UserError(
+            f"{self.dataset.name}: all {count} answers of {url} failed alike ({failure.kind.name}"
+            f"{f', HTTP {failure.status}' if failure.status else ''}: {failure.message}); nothing was given up. Mend the "
+            "server or its settings in engine: and run again."
+        )
+        return True
+
+    def _give_up(self, ask: Ask, failure: Failure) -> None:
+        """Put a prompt aside; too many of them end the run."""
+        self.ledger.give_up(ask.key, failure, ask.attempts)
+        self._put_aside[failure.kind.name] += 1
+        aside, asked = self._put_aside.total(), self.work.prompts_asked
+        if asked >= PUT_ASIDE_OF_AT_LEAST and aside > self.engine["max_failed"] * asked:
+            by_class = ", ".join(f"{count} {name}" for name, count in self._put_aside.most_common())
+            self.fatal = self.fatal or UserError(
+                f"{self.dataset.name}: {aside} of {asked} prompts were put aside ({by_class}), more than max_failed "
+                f"({self.engine['max_failed']:g}) allows; see failures.jsonl, mend the cause and run again."
+            )
+
+    def settle_held(self) -> None:
+        """At the end of the prompts: what was refused is given up, unless nothing was ever answered.
+
+        Raises UserError where not one prompt was answered, now or before.
+        """
+        if self._held and not self.dataset.tally.responses:
+            failure = self._held[0][1]
+            raise UserError(
+                f"{self.dataset.name}: not one prompt was answered ({failure.kind.name}"
+                f"{f', HTTP {failure.status}' if failure.status else ''}: {failure.message}); nothing was given up. Mend "
+                "the server or its settings in engine: and run again."
+            )
+        for ask, failure in self._held:
+            self._give_up(ask, failure)
+        self._held.clear()
+
+    def _warn_of_truncation(self) -> None:
+        tally = self.dataset.tally
+        ended = tally.responses + tally.dropped
+        if self._is_warned_of_truncation or ended < TRUNCATED_OF_AT_LEAST:
+            return
+        if tally.truncated_all > TRUNCATED_SHARE * ended:
+            self._is_warned_of_truncation = True
+            self.say(
+                f"{tally.truncated_all} of {ended} answers were cut at max_new_tokens "
+                f"({self.dataset.counting.max_new_tokens}); raise it and they go on where they stopped."
+            )
+
+    # -- draining --------------------------------------------------------------------------------------------
+
+    def drain(self) -> None:
+        """Admit nothing more; what is in flight may still end."""
+        if self.draining_since is None:
+            self.draining_since = time.monotonic()
+            self.wake.set()
+
+    async def abort_in_flight(self) -> None:
+        """Have the servers end what is in flight; the pieces that come back are kept as parts."""
+        for flight in self.flights.values():
+            flight.is_aborted_by_us = True
+        await asyncio.gather(
+            *(self.client.abort(f.place.abort_urls, f.request_id) for f in self.flights.values())
+        )
+
+    def give_up_hung(self, url: str) -> None:
+        """End what is in flight on a server that hangs; the prompts are asked again elsewhere."""
+        for flight in self.flights.values():
+            if flight.place.url == url and not flight.is_hung:
+                flight.is_hung = True
+                flight.task.cancel()
+
+    def stop_now(self, reason: str) -> None:
+        """End at once; what is on disk is kept."""
+        self.fatal = self.fatal or TemporaryFailure(reason)
+        self.wake.set()

@@ -1,0 +1,114 @@
+"""How a run shows where it stands: a progress bar or plain lines for people, `progress.json` for the dry run and the status."""
+
+import sys
+import time
+from collections import deque
+from pathlib import Path
+
+from tqdm import tqdm
+
+from tokenfill.responses.dataset import Dataset, write_json
+from tokenfill.responses.journal import NAME
+
+SPEED_OVER_SECONDS = 120
+PLAIN_LINE_EVERY = 30.0
+FILE_EVERY = 3.0
+
+
+class Progress:
+    """Shows one dataset's way to its budget. `alone`: whether no other dataset shares this terminal."""
+
+    def __init__(self, dataset: Dataset, folder: Path, alone: bool, clock=time.monotonic):
+        self._dataset = dataset
+        self._path = folder / "progress.json"
+        self._clock = clock
+        self._seen: deque[tuple[float, int]] = deque([(clock(), dataset.tally.tokens)])
+        self._next_line = clock() + 5.0
+        self._next_file = 0.0
+        self._bar = None
+        if alone and sys.stderr.isatty():
+            self._bar = tqdm(
+                total=dataset.budget,
+                initial=dataset.tally.tokens,
+                desc=dataset.name,
+                unit="tok",
+                unit_scale=True,
+                dynamic_ncols=True,
+            )
+
+    def say(self, sentence: str) -> None:
+        """A line of its own, above the bar if there is one."""
+        tqdm.write(f"{self._dataset.name}: {sentence}", file=sys.stderr)
+        sys.stderr.flush()
+
+    def tokens_per_second(self) -> float:
+        """Counted tokens per second over the last two minutes."""
+        (then, tokens), now = self._seen[0], self._clock()
+        return (self._dataset.tally.tokens - tokens) / (now - then) if now > then else 0.0
+
+    def show(self, state: str, in_flight: int, failures: int) -> None:
+        """Bring all views up to date; call it about once a second."""
+        now, tally, budget = self._clock(), self._dataset.tally, self._dataset.budget
+        self._seen.append((now, tally.tokens))
+        while now - self._seen[0][0] > SPEED_OVER_SECONDS:
+            self._seen.popleft()
+        speed = self.tokens_per_second()
+        left = max(0, budget - tally.tokens) / speed if speed > 0 else None
+        if self._bar is not None:
+            self._bar.total = budget
+            self._bar.set_postfix_str(f"{in_flight} in flight, {failures} failures, {state}", refresh=False)
+            self._bar.update(tally.tokens - self._bar.n)
+        elif now >= self._next_line:
+            self._next_line = now + PLAIN_LINE_EVERY
+            self.say(self.sentence(in_flight, failures, speed, left))
+        if now >= self._next_file or state in ("complete", "stopped"):
+            self._next_file = now + FILE_EVERY
+            write_json(
+                self._path,
+                {
+                    "dataset": self._dataset.name,
+                    "state": state,
+                    "tokens": tally.tokens,
+                    "budget": budget,
+                    "responses": tally.responses,
+                    "unfinished": tally.unfinished,
+                    "in_flight": in_flight,
+                    "failures": failures,
+                    "tokens_per_second": round(speed, 1),
+                    "seconds_left": None if left is None else round(left),
+                    "journal": {NAME: self._dataset.journal.size},
+                    "updated": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+                },
+            )
+
+    def sentence(self, in_flight: int, failures: int, speed: float, left: float | None) -> str:
+        """The plain progress line."""
+        tally, budget = self._dataset.tally, self._dataset.budget
+        return (
+            f"{human(tally.tokens)} of {human(budget)} tokens ({min(100.0, 100 * tally.tokens / budget):.1f} %), "
+            f"{tally.responses} responses, {human(speed)} tokens/s, {in_flight} in flight, {failures} failures, "
+            f"{duration(left)} left"
+        )
+
+    def close(self) -> None:
+        """Leave the terminal as it was."""
+        if self._bar is not None:
+            self._bar.close()
+
+
+def human(count: float) -> str:
+    """A count as people say it: 950, 12.3k, 1.24M."""
+    for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if count >= size:
+            return f"{count / size:.3g}{letter}"
+    return f"{count:.0f}"
+
+
+def duration(seconds: float | None) -> str:
+    """Seconds as people say them: 45 s, 12 min, 3 h 05 min."""
+    if seconds is None:
+        return "an unknown time"
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60:02} min"

@@ -1,0 +1,267 @@
+"""Fill one dataset: open it, see what is missing, have the servers answer it, certify. The one entry point of the rule."""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+from tokenfill.errors import TemporaryFailure, UserError
+from tokenfill.responses.client import Client, new_session
+from tokenfill.responses.dataset import Dataset
+from tokenfill.responses.engines import protocol as protocol_of
+from tokenfill.responses.failures import Ledger
+from tokenfill.responses.flight import Filler
+from tokenfill.responses.launch import launched
+from tokenfill.responses.progress import Progress, duration
+from tokenfill.responses.work import Limits, Work
+from tokenfill.settings import engine_of
+
+ABORT_PATIENCE = 10.0  # seconds for aborted answers to come back
+TICK = 0.5
+SYNC_EVERY = 1.0
+
+
+def fill(*, settings: Path, prompts: Path, complete: Path, engine: Path, rank: int, alone: bool) -> None:
+    """Fill a dataset to its budget and write `complete`.
+
+    `settings`, `prompts`, `complete`, `engine`: the files of the design, all else lies beside `complete`.
+    `rank`: this dataset's place in the config; the lower one goes first where several want the same server.
+    `alone`: whether no other dataset shares this terminal.
+    Raises UserError (the user must mend something) or TemporaryFailure (run again to go on).
+    """
+    Path(complete).parent.mkdir(parents=True, exist_ok=True)
+    said: list[str] = []
+    dataset = Dataset(Path(settings), Path(prompts), Path(complete), said.append)
+    progress = Progress(dataset, Path(complete).parent, alone)
+    dataset.say = dataset.journal.say = progress.say
+    for sentence in said:
+        progress.say(sentence)
+    try:
+        while True:
+            ledger = dataset.ledger()
+            if not dataset.is_met() and _has_work(dataset, ledger):
+                asyncio.run(Worker(dataset, ledger, progress, Path(engine), rank).run())
+            if dataset.reread_settings():
+                continue  # a budget raised meanwhile is filled in the same run
+            if not dataset.is_met() and ledger.transient:
+                raise TemporaryFailure(
+                    f"{dataset.name}: {len(ledger.transient)} prompts failed for now and {dataset.tally.tokens:,} of "
+                    f"{dataset.budget:,} tokens are there; run again to ask them again (reasons in failures.jsonl)."
+                )
+            break
+        certified = dataset.certify(ledger.counts())
+        progress.show("complete", 0, 0)
+        progress.say(_verdict(certified))
+    finally:
+        progress.close()
+        dataset.close()
+
+
+def _verdict(complete: dict) -> str:
+    """The last line of a run that succeeded."""
+    extra = [
+        f"{count} {what}"
+        for what in ("truncated", "flagged", "dropped", "stale")
+        if (count := complete[what])
+    ]
+    extra += [f"{count} given up as {name}" for name, count in complete["failed"].items()]
+    counts = f"{complete['tokens']:,} of {complete['budget']:,} tokens in {complete['responses']} responses"
+    counts += f" ({', '.join(extra)})" if extra else ""
+    if complete["reason"] == "budget_met":
+        return f"complete: {counts}"
+    return (
+        f"its prompts are exhausted at {counts}: add prompts, raise samples_per_prompt, or lower the budget; "
+        "it counts as complete until then"
+    )
+
+
+def _limits(dataset: Dataset, room=lambda prompt_tokens: None) -> Limits:
+    return Limits(
+        dataset.counting, dataset.settings["min_new_tokens"], dataset.prompts.facts["vocab_size"], room
+    )
+
+
+def _has_work(dataset: Dataset, ledger: Ledger) -> bool:
+    """Whether anything is left to ask, found out without a server."""
+    work = Work(dataset.prompts, dataset.answers, _limits(dataset), ledger, dataset.generated_ids)
+    return work.waiting_count() > 0 or work.peek_fresh() is not None
+
+
+class Worker:
+    """One stretch of filling, from the first contact with the servers to the last answer."""
+
+    def __init__(self, dataset: Dataset, ledger: Ledger, progress: Progress, engine_path: Path, rank: int):
+        self.dataset, self.ledger, self.progress, self.rank = dataset, ledger, progress, rank
+        self._engine_path = engine_path
+        self._engine_seen = engine_path.stat().st_mtime_ns
+        self.engine = read_engine(engine_path, dataset.name)
+        self._folder = engine_path.parent / dataset.name
+        self._signals = 0
+        self._parent = os.getppid()
+        self._outage_said_at = -50.0  # seconds into the outage
+        self.filler: Filler | None = None
+
+    async def run(self) -> None:
+        """Fill until the budget is met, the prompts are exhausted or the run is told to stop.
+
+        Raises TemporaryFailure where it stopped early, unless the budget was met on the way.
+        """
+        loop, main = asyncio.get_running_loop(), asyncio.current_task()
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            loop.add_signal_handler(number, self._on_signal, main)
+        try:
+            async with self._servers() as filler:
+                watch = asyncio.create_task(self._watch())
+                try:
+                    await filler.run()
+                finally:
+                    watch.cancel()
+                    await asyncio.gather(watch, return_exceptions=True)
+                if filler.draining_since is None and not self.dataset.is_met():
+                    filler.settle_held()
+        except asyncio.CancelledError:
+            raise TemporaryFailure(self._stopped()) from None
+        except TemporaryFailure:
+            if not self.dataset.is_met():
+                raise
+        finally:
+            self.dataset.journal.sync()
+            state = "complete" if self.dataset.is_met() else "stopped"
+            self.progress.show(state, 0, self.filler.failures if self.filler else 0)
+        if self.filler.draining_since is not None and not self.dataset.is_met():
+            raise TemporaryFailure(self._stopped())
+
+    def _stopped(self) -> str:
+        tally = self.dataset.tally
+        return (
+            f"{self.dataset.name} was stopped at {tally.tokens:,} of {self.dataset.budget:,} tokens, "
+            f"{tally.responses} responses; all are kept, run the same command to go on."
+        )
+
+    @contextlib.asynccontextmanager
+    async def _servers(self) -> AsyncIterator[Filler]:
+        """The pool of servers, one of them started here where the config says so, and the filler that asks them."""
+        engine, dataset = self.engine, self.dataset
+        protocol = protocol_of(engine["api"])
+        async with contextlib.AsyncExitStack() as stack:
+            session = await stack.enter_async_context(new_session(api_key(engine)))
+            server, urls = None, engine["servers"]
+            if engine["launch"]:
+                model = dataset.settings["identity"]["model"]
+                server = await stack.enter_async_context(
+                    launched(
+                        engine["launch"], Path(model), self._folder / "server.log", engine, self.progress.say
+                    )
+                )
+                urls = [server.url]
+            pool = await stack.enter_async_context(self._pool(protocol, session, urls, server))
+            facts = pool.facts
+            context = engine["context_length"] or facts.context_length
+            usable = context - protocol.CONTEXT_MARGIN if context else None
+            dataset.note_servers(usable, pool.described())
+            work = Work(
+                dataset.prompts,
+                dataset.answers,
+                _limits(dataset, lambda prompt_tokens: protocol.room(context, prompt_tokens)),
+                self.ledger,
+                dataset.generated_ids,
+            )
+            client = Client(session, protocol)
+            self.filler = Filler(
+                dataset, work, self.ledger, pool, client, protocol, engine, self.progress.say
+            )
+            pool.on_change = self.filler.wake.set
+            yield self.filler
+
+    def _on_signal(self, main: asyncio.Task) -> None:
+        """The first signal drains, the second ends at once."""
+        self._signals += 1
+        if self.filler is None or self._signals > 1:
+            main.cancel()
+            return
+        patience = duration(self.engine["drain_patience"])
+        self.progress.say(
+            f"stopping: answers may end for {patience}, then their pieces are kept (again to stop now)"
+        )
+        self.filler.drain()
+
+    async def _watch(self) -> None:
+        """What goes on beside the answers: syncs, progress, the life of snakemake, changed servers, the end of patience."""
+        filler, synced, is_aborted = self.filler, time.monotonic(), False
+        while True:
+            await asyncio.sleep(TICK)
+            now = time.monotonic()
+            if now - synced >= SYNC_EVERY:
+                synced = now
+                try:
+                    await asyncio.to_thread(self.dataset.journal.sync)
+                except TemporaryFailure as error:
+                    filler.stop_now(str(error))
+            if os.getppid() != self._parent and filler.draining_since is None:
+                self.progress.say("the process that started this one is gone; stopping")
+                filler.drain()
+            if filler.draining_since is not None:
+                drained_for = now - filler.draining_since
+                if drained_for > self.engine["drain_patience"] and not is_aborted:
+                    is_aborted = True
+                    await filler.abort_in_flight()
+                if drained_for > self.engine["drain_patience"] + ABORT_PATIENCE:
+                    filler.stop_now(self._stopped())
+            filler.pool.tick(now)
+            self._give_up_on_outage()
+            self._take_up_changed_engine()
+            state = "draining" if filler.draining_since is not None else "filling"
+            self.progress.show(state, len(filler.flights), filler.failures)
+
+    def _give_up_on_outage(self) -> None:
+        """Say once a minute that no server answers; end the run when that has gone on for `outage_patience`."""
+        down_for = self.filler.pool.all_down_for()
+        if down_for and down_for > self.engine["outage_patience"]:
+            self.filler.stop_now(
+                f"{self.dataset.name}: no server has answered for {duration(down_for)} ({self.filler.pool.troubles()}); "
+                "all answers so far are kept, run the same command when one is up."
+            )
+        elif down_for and down_for > self._outage_said_at + 60.0:
+            self._outage_said_at = down_for
+            self.progress.say(
+                f"no server answers ({self.filler.pool.troubles()}); waiting, at most "
+                f"{duration(self.engine['outage_patience'] - down_for)} more"
+            )
+        elif not down_for:
+            self._outage_said_at = -50.0
+
+    def _take_up_changed_engine(self) -> None:
+        """Servers, concurrency and patience may change while the run goes on; the protocol may not."""
+        with contextlib.suppress(FileNotFoundError):
+            seen = self._engine_path.stat().st_mtime_ns
+            if seen == self._engine_seen:
+                return
+            self._engine_seen = seen
+            engine = read_engine(self._engine_path, self.dataset.name)
+            if engine["api"] != self.engine["api"] or engine["launch"] != self.engine["launch"]:
+                self.progress.say("engine.api and engine.launch are taken up by the next run, the rest now")
+                engine = {**engine, "api": self.engine["api"], "launch": self.engine["launch"]}
+            self.engine = self.filler.engine = engine
+            self.filler.pool.update(engine)
+
+
+def read_engine(path: Path, dataset: str) -> dict:
+    """The engine settings of one dataset from `results/engine.json`."""
+    return engine_of(json.loads(path.read_text()), dataset)
+
+
+def api_key(engine: dict) -> str | None:
+    """The key for the servers, from the environment variable that the config names. Raises UserError if it is not set."""
+    name = engine["api_key_env"]
+    if name is None:
+        return None
+    key = os.environ.get(name)
+    if not key:
+        raise UserError(
+            f"engine.api_key_env names {name}, but that environment variable is not set; export it."
+        )
+    return key
