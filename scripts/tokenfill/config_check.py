@@ -45,18 +45,14 @@ def refuse_bad_names(datasets, where: str) -> None:
         if not isinstance(name, str):
             kinds = {bool: "true or false", int: "a number", float: "a number", type(None): "empty"}
             kind = kinds.get(type(name), "a date")
-            raise UserError(
-                f"{where}: datasets: YAML reads the name {name} as {kind}; put the name in quotes"
-            )
+            raise UserError(f"{where}: datasets: YAML reads the name {name} as {kind}; put the name in quotes")
         if not DATASET_NAME.fullmatch(name):
             raise UserError(
                 f"{where}: datasets: {name[:80]!r} cannot be a dataset's name; use 1 to 64 letters, digits, "
                 "- and _, the first a letter or digit"
             )
         if name.lower() in RESERVED_NAMES:
-            raise UserError(
-                f"{where}: datasets: {name} is the name of another folder of results/; choose another"
-            )
+            raise UserError(f"{where}: datasets: {name} is the name of another folder of results/; choose another")
         if (other := seen.setdefault(name.lower(), name)) != name:
             raise UserError(
                 f"{where}: datasets: {other} and {name} differ by case alone and would share a folder "
@@ -81,9 +77,7 @@ def refuse_contradictions(name: str, values: dict, engine_key: str, where: str) 
             "servers' URLs or give a launch command"
         )
     if servers and launch:
-        raise UserError(
-            f"{where}: {engine_key}: both servers and launch are set; keep one and remove the other"
-        )
+        raise UserError(f"{where}: {engine_key}: both servers and launch are set; keep one and remove the other")
     if launch and "{port}" not in launch:
         raise UserError(
             f"{where}: {engine_key}.launch: {{port}} is missing, so the server cannot be told where to "
@@ -106,9 +100,7 @@ def _refuse_secrets(engine: dict, key: str) -> None:
             "variable with the server's key in api_key_env"
         )
     if re.search(r"--api[-_]key[= ]", engine.get("launch") or ""):
-        raise UserError(
-            f"{key}.launch: holds an API key; take it out, a launched server listens on this machine alone"
-        )
+        raise UserError(f"{key}.launch: holds an API key; take it out, a launched server listens on this machine alone")
 
 
 def _canonical(value, node: dict, where: str, path: str):
@@ -119,21 +111,15 @@ def _canonical(value, node: dict, where: str, path: str):
         except ValueError as error:
             raise UserError(f"{where}: {path}: {error}") from None
     if isinstance(value, list) and "form" in node.get("items", ()):
-        return [
-            _canonical(item, node["items"], where, f"{path}[{index}]") for index, item in enumerate(value)
-        ]
+        return [_canonical(item, node["items"], where, f"{path}[{index}]") for index, item in enumerate(value)]
     if isinstance(value, dict) and isinstance(any_key := node.get("additionalProperties"), dict):
         if "properties" in any_key:
-            return {
-                name: _canonical(child, any_key, where, f"{path}.{name}") for name, child in value.items()
-            }
+            return {name: _canonical(child, any_key, where, f"{path}.{name}") for name, child in value.items()}
     elif isinstance(value, dict) and "properties" in node:
         prefix = f"{path}." if path else ""
         for name in value:
             if name not in node["properties"]:
-                raise UserError(
-                    f"{where}: {prefix}{name} is not a known key; {_suggestion(name, node, prefix)}"
-                )
+                raise UserError(f"{where}: {prefix}{name} is not a known key; {_suggestion(name, node, prefix)}")
         children = ((name, child, node["properties"][name]) for name, child in value.items())
         return {name: _canonical(child, sub, where, prefix + name) for name, child, sub in children}
     return _plain(value, where, path)
@@ -148,11 +134,7 @@ def _plain(value, where: str, key: str):
         return {name: _plain(child, where, f"{key}.{name}") for name, child in value.items()}
     if isinstance(value, list):
         return [_plain(child, where, f"{key}[{index}]") for index, child in enumerate(value)]
-    if (
-        value is None
-        or isinstance(value, str | bool | int)
-        or (isinstance(value, float) and value - value == 0)
-    ):
+    if value is None or isinstance(value, str | bool | int) or (isinstance(value, float) and value - value == 0):
         return value
     raise UserError(
         f"{where}: {key}: YAML reads {value} as a {type(value).__name__}; put it in quotes if text is meant"
@@ -165,19 +147,13 @@ def _suggestion(name, node: dict, prefix: str) -> str:
     for key, sub in node["properties"].items():
         known = {child: f"{key}.{child}" for child in sub.get("properties", ())} | known
     near = difflib.get_close_matches(str(name), known, n=1)
-    return (
-        f"did you mean {prefix}{known[near[0]]}?"
-        if near
-        else f"known are {', '.join(sorted(node['properties']))}"
-    )
+    return f"did you mean {prefix}{known[near[0]]}?" if near else f"known are {', '.join(sorted(node['properties']))}"
 
 
 def _refuse_invalid(config: dict, schema: dict, where: str) -> None:
     from jsonschema import Draft202012Validator  # here: the names above are refused without its import
 
-    errors = sorted(
-        Draft202012Validator(schema).iter_errors(config), key=lambda error: [*map(str, error.path)]
-    )
+    errors = sorted(Draft202012Validator(schema).iter_errors(config), key=lambda error: [*map(str, error.path)])
     if errors:
         parts = (f"[{part}]" if isinstance(part, int) else f".{part}" for part in errors[0].path)
         key = "".join(parts).lstrip(".")
@@ -200,7 +176,7 @@ def _complaint(error) -> str:
         return "must be the name of an environment variable, such as SGLANG_API_KEY, and never the key itself"
     if error.validator in RELATIONS:
         return f"must be {RELATIONS[error.validator]} {limit}, not {value}"
-    if error.validator in ("minProperties", "minLength"):
+    if error.validator in ("minProperties", "minLength", "minItems"):
         return f"is empty ({node['description'].rstrip('.')})"
     if error.validator == "uniqueItems":
         return "names one thing twice; leave one out"

@@ -23,9 +23,7 @@ def parse_count(value) -> int:
     elif isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
         number = Decimal(value)
     if number is None or not 0 < number <= LARGEST_COUNT or number != number.to_integral_value():
-        raise ValueError(
-            f"{value!r} is not a positive whole number; write it like 10000000, 10_000_000, 1e7 or 10M"
-        )
+        raise ValueError(f"{value!r} is not a positive whole number; write it like 10000000, 10_000_000, 1e7 or 10M")
     return int(number)
 
 

@@ -1,4 +1,4 @@
-"""From the config to what each stage is asked for, and the digests of it. The checks are in config_check.py."""
+"""From the config to what each stage is asked for, and its digests. The checks are in config_check.py."""
 
 import json
 from dataclasses import dataclass
@@ -116,8 +116,7 @@ def content_digests(folder: Path, chat_template: Path | None = None) -> dict[str
     files = [folder / name for name in TOKENIZER_FILES if (folder / name).is_file()]
     if not files:
         raise UserError(
-            f"{folder}: has no tokenizer ({', '.join(TOKENIZER_FILES[:3])}, …); "
-            "set model to a folder that has one"
+            f"{folder}: has no tokenizer ({', '.join(TOKENIZER_FILES[:3])}, …); set model to a folder that has one"
         )
     files += sorted(folder.glob("tokenization_*.py"))
     tokenizer, template = sha256(), None
