@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tokenfill.errors import TemporaryFailure, UserError
 from tokenfill.responses import budget
-from tokenfill.responses.answers import Answer, Counting, Key, Tally, fold, tally
+from tokenfill.responses.answers import Answer, Counting, Key, fold, tally
 from tokenfill.responses.failures import Ledger
 from tokenfill.responses.journal import NAME, Journal, read_lines
 from tokenfill.responses.prompt_table import PromptTable

@@ -1,4 +1,4 @@
-"""What to do when an answer does not come: every class of failure with its one decision, and the ledger of prompts given up."""
+"""What to do when no answer comes: each class of failure has one decision. And the ledger of what was given up."""
 
 import contextlib
 import random

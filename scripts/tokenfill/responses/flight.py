@@ -1,12 +1,12 @@
-"""The requests in flight of one dataset: admission, the answers that come back, draining. One event loop, one writer."""
+"""The requests in flight of one dataset: admission, what comes back, draining. One event loop, one writer."""
 
 import asyncio
+import contextlib
 import logging
 import random
 import time
 import uuid
-from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tokenfill.errors import TemporaryFailure, UserError
@@ -17,15 +17,12 @@ from tokenfill.responses.dataset import Dataset
 from tokenfill.responses.engines import Reply, cut_at_stop
 from tokenfill.responses.expectation import Expectation
 from tokenfill.responses.failures import Decision, Failure, Ledger, next_step, retry_delay
+from tokenfill.responses.giving_up import GivingUp
 from tokenfill.responses.replies import check, goes_in_a_cycle, seed_of
 from tokenfill.responses.work import Ask, Work
 
 log = logging.getLogger(__name__)
 
-# Failures that a wrong set-up gives to every prompt alike; that many and not one answer end the run.
-ALIKE = frozenset({"rejected", "malformed", "not_an_answer", "stop_ignored", "cut_by_server"})
-ALL_ALIKE = 20
-PUT_ASIDE_OF_AT_LEAST = 200
 TRUNCATED_SHARE, TRUNCATED_OF_AT_LEAST = 0.3, 200
 PENALTIES = {"repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
 
@@ -63,9 +60,7 @@ class Filler:
     The caller runs `run` and, beside it, tells it of signals (`drain`, `stop_now`).
     """
 
-    def __init__(
-        self, dataset: Dataset, work: Work, ledger: Ledger, pool, client: Client, protocol, engine: dict, say
-    ):
+    def __init__(self, dataset: Dataset, work: Work, ledger: Ledger, pool, client: Client, protocol, engine: dict, say):
         self.dataset, self.work, self.ledger = dataset, work, ledger
         self.pool, self.client, self.protocol, self.engine = pool, client, protocol, engine
         self.say = say
@@ -85,12 +80,7 @@ class Filler:
         self._vocab_size = dataset.prompts.facts["vocab_size"]
         self._part_tokens = part_limit(engine["part_tokens"], protocol.PART_TOKENS, self._sampling)
         self._speed = 0.0  # tokens per second of one request
-        self._succeeded = 0
-        self._alike: dict[str, int] = {}  # failures of each class, while nothing has succeeded
-        self._held: list[
-            tuple[Ask, Failure]
-        ] = []  # refused while nothing has succeeded: perhaps not their fault
-        self._put_aside: Counter[str] = Counter()
+        self.giving_up = GivingUp(dataset.name, ledger, engine["max_failed"])
         self._settings_digest = dataset.settings_digest
         self._is_warned_of_truncation = False
         self._suspects_in_flight = 0
@@ -129,12 +119,12 @@ class Filler:
 
     def _next(self) -> Ask | None:
         """What is to be sent now, if anything is."""
+        is_met = self.dataset.is_met()
+        if self._hand is not None and is_met and not self._hand.generated:
+            self._hand = None
         if self._hand is not None:
             return self._hand
-        is_met = self.dataset.is_met()
-        ask = self.work.owed(
-            time.monotonic(), suspects_allowed=self._suspects_in_flight == 0, only_begun=is_met
-        )
+        ask = self.work.owed(time.monotonic(), suspects_allowed=self._suspects_in_flight == 0, only_begun=is_met)
         if ask is None and not is_met and self.work.peek_fresh() is not None and self._is_admitted():
             ask = self.work.take_fresh()
         return ask
@@ -176,10 +166,8 @@ class Filler:
     async def _rest(self, until: float | None) -> None:
         """Wait until something changed, at most for a second."""
         seconds = 1.0 if until is None else max(0.0, min(1.0, until - time.monotonic()))
-        try:
+        with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self.wake.wait(), seconds)
-        except TimeoutError:
-            pass
 
     def _start(self, ask: Ask, place) -> None:
         asked_for = ask.allowance - len(ask.generated)
@@ -215,9 +203,7 @@ class Filler:
                 reply = await self.client.ask(flight.place.url, body, flight.request_id)
                 if not self.protocol.STOPS_AT_IDS:
                     reply = cut_at_stop(reply, self._stop_ids)
-                flags = check(
-                    reply, asked_for=flight.asked_for, vocab_size=self._vocab_size, stop_ids=self._stop_ids
-                )
+                flags = check(reply, asked_for=flight.asked_for, vocab_size=self._vocab_size, stop_ids=self._stop_ids)
             except Failure as failure:
                 is_ours = flight.is_aborted_by_us and failure.piece is not None
                 self.pool.release(flight.place, None if is_ours else failure)
@@ -284,7 +270,7 @@ class Filler:
             "seconds": round(seconds, 3),
         }
         answer = self.dataset.keep(ask.key, line)
-        self._succeed()
+        self.giving_up.succeeded()
         if seconds > 0:
             speed = len(ids) / seconds
             self._speed = speed if not self._speed else 0.95 * self._speed + 0.05 * speed
@@ -299,19 +285,11 @@ class Filler:
     def _keep_piece(self, flight: Flight, piece: Reply, started: float) -> bool:
         """Keep what an answer that we ended had come to, if it can go on from there."""
         ids = piece.output_ids
-        is_sound = ids and 0 <= min(ids) and max(ids) < self._vocab_size and self._stop_ids.isdisjoint(ids)
+        is_sound = ids and min(ids) >= 0 and max(ids) < self._vocab_size and self._stop_ids.isdisjoint(ids)
         if not self._part_tokens or not is_sound or len(ids) >= flight.asked_for:
             return False
         self._keep(flight, piece, [], PART, started)
         return True
-
-    def _succeed(self) -> None:
-        """An answer came: refusals of the prompts before it were these prompts' own."""
-        self._succeeded += 1
-        self._alike.clear()
-        for ask, failure in self._held:
-            self._give_up(ask, failure)
-        self._held.clear()
 
     def _failed(self, flight: Flight, failure: Failure) -> None:
         """Decide what becomes of a prompt whose request failed."""
@@ -325,63 +303,16 @@ class Filler:
             if ask.crashes >= 2:
                 failure = Failure("poison", "the server crashed twice while this prompt was in flight")
         ask.attempts += failure.kind.attempts > 0
-        if self._all_fail_alike(ask, failure, url):
-            return
+        self.fatal = self.fatal or self.giving_up.is_set_up_wrong(failure, url)
         match next_step(failure.kind, ask.attempts):
             case Decision.STOP:
-                self.fatal = UserError(
-                    f"{self.dataset.name}: {url} answers {failure.status}: {failure.message}"
-                )
+                self.fatal = UserError(f"{self.dataset.name}: {url} answers {failure.status}: {failure.message}")
             case Decision.RETRY:
                 ask.avoid.add(url)
                 delay = retry_delay(ask.attempts, failure.retry_after, self._dice)
                 self.work.retry_at(time.monotonic() + delay, ask)
-            case Decision.PUT_ASIDE if not self._succeeded:
-                self._held.append((ask, failure))
             case Decision.PUT_ASIDE:
-                self._give_up(ask, failure)
-
-    def _all_fail_alike(self, ask: Ask, failure: Failure, url: str) -> bool:
-        """Whether the run ends here, since every prompt so far failed for the same reason."""
-        if self._succeeded or failure.kind.name not in ALIKE:
-            return False
-        count = self._alike[failure.kind.name] = self._alike.get(failure.kind.name, 0) + 1
-        if count < ALL_ALIKE:
-            return False
-        self.fatal = UserError(
-            f"{self.dataset.name}: all {count} answers of {url} failed alike ({failure.kind.name}"
-            f"{f', HTTP {failure.status}' if failure.status else ''}: {failure.message}); nothing was given up. Mend the "
-            "server or its settings in engine: and run again."
-        )
-        return True
-
-    def _give_up(self, ask: Ask, failure: Failure) -> None:
-        """Put a prompt aside; too many of them end the run."""
-        self.ledger.give_up(ask.key, failure, ask.attempts)
-        self._put_aside[failure.kind.name] += 1
-        aside, asked = self._put_aside.total(), self.work.prompts_asked
-        if asked >= PUT_ASIDE_OF_AT_LEAST and aside > self.engine["max_failed"] * asked:
-            by_class = ", ".join(f"{count} {name}" for name, count in self._put_aside.most_common())
-            self.fatal = self.fatal or UserError(
-                f"{self.dataset.name}: {aside} of {asked} prompts were put aside ({by_class}), more than max_failed "
-                f"({self.engine['max_failed']:g}) allows; see failures.jsonl, mend the cause and run again."
-            )
-
-    def settle_held(self) -> None:
-        """At the end of the prompts: what was refused is given up, unless nothing was ever answered.
-
-        Raises UserError where not one prompt was answered, now or before.
-        """
-        if self._held and not self.dataset.tally.responses:
-            failure = self._held[0][1]
-            raise UserError(
-                f"{self.dataset.name}: not one prompt was answered ({failure.kind.name}"
-                f"{f', HTTP {failure.status}' if failure.status else ''}: {failure.message}); nothing was given up. Mend "
-                "the server or its settings in engine: and run again."
-            )
-        for ask, failure in self._held:
-            self._give_up(ask, failure)
-        self._held.clear()
+                self.fatal = self.giving_up.put_aside(ask, failure, self.work.prompts_asked) or self.fatal
 
     def _warn_of_truncation(self) -> None:
         tally = self.dataset.tally
@@ -407,9 +338,7 @@ class Filler:
         """Have the servers end what is in flight; the pieces that come back are kept as parts."""
         for flight in self.flights.values():
             flight.is_aborted_by_us = True
-        await asyncio.gather(
-            *(self.client.abort(f.place.abort_urls, f.request_id) for f in self.flights.values())
-        )
+        await asyncio.gather(*(self.client.abort(f.place.abort_urls, f.request_id) for f in self.flights.values()))
 
     def give_up_hung(self, url: str) -> None:
         """End what is in flight on a server that hangs; the prompts are asked again elsewhere."""

@@ -87,7 +87,8 @@ class Journal:
         middle = [number for number, offset, _ in bad if offset < self.size]
         if torn:
             self._say(
-                f"{self.path}: the last {sum(map(len, torn))} bytes are no whole line; cut off, kept in {self.unreadable.name}"
+                f"{self.path}: the last {sum(map(len, torn))} bytes are no whole line; cut off, "
+                f"kept in {self.unreadable.name}"
             )
         if middle:
             numbers = ", ".join(map(str, middle[:20])) + (", …" if len(middle) > 20 else "")

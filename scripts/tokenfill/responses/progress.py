@@ -1,4 +1,4 @@
-"""How a run shows where it stands: a progress bar or plain lines for people, `progress.json` for the dry run and the status."""
+"""How a run shows where it stands: a bar or plain lines for people, `progress.json` for dry run and status."""
 
 import sys
 import time

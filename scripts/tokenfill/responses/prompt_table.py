@@ -57,9 +57,7 @@ class PromptTable:
         for group in range(self._file.num_row_groups):
             rows = self._file.read_row_group(group, ["id", "prompt_hash", "turn"])
             rows = rows.filter(pc.is_in(rows["prompt_hash"], wanted))
-            found.update(
-                zip(*(rows[name].to_pylist() for name in ("id", "prompt_hash", "turn")), strict=True)
-            )
+            found.update(zip(*(rows[name].to_pylist() for name in ("id", "prompt_hash", "turn")), strict=True))
         return found
 
     def with_hashes(self, prompt_hashes: Collection[str]) -> Iterator[Prompt]:

@@ -31,13 +31,9 @@ def check(reply: Reply, *, asked_for: int, vocab_size: int, stop_ids: frozenset[
             200,
         )
     if len(ids) > asked_for:
-        raise Failure(
-            "not_an_answer", f"{len(ids)} tokens came where at most {asked_for} were asked for", 200
-        )
+        raise Failure("not_an_answer", f"{len(ids)} tokens came where at most {asked_for} were asked for", 200)
     if not stop_ids.isdisjoint(ids[:-1]):
-        raise Failure(
-            "stop_ignored", "the answer goes on after a stop token: the server ignores stop_token_ids", 200
-        )
+        raise Failure("stop_ignored", "the answer goes on after a stop token: the server ignores stop_token_ids", 200)
     if reply.finish_reason == "stop":
         return [] if ids[-1] in stop_ids else ["no_stop_token"]
     if len(ids) < asked_for - SHORT_BY_AT_MOST:

@@ -50,9 +50,7 @@ class Limits:
         if not ids:
             return Failure("bad_token_ids", "the prompt holds no token ids")
         if min(ids) < 0 or max(ids) >= self.vocab_size:
-            return Failure(
-                "bad_token_ids", f"the prompt holds an id outside the vocabulary of {self.vocab_size}"
-            )
+            return Failure("bad_token_ids", f"the prompt holds an id outside the vocabulary of {self.vocab_size}")
         room = self.room(len(ids))
         if min(self.counting.allowance(len(ids)), math.inf if room is None else room) < self.min_new_tokens:
             return Failure(
@@ -140,7 +138,7 @@ class Work:
             if only_begun and not ask.generated:
                 continue
             if ask.crashes and not suspects_allowed:
-                heapq.heappush(self._retries, (when + 1.0, ticket, ask))
+                heapq.heappush(self._retries, (now + 1.0, ticket, ask))
                 continue
             return ask
         return self._unfinished.popleft() if self._unfinished else None

@@ -1,4 +1,4 @@
-"""Fill one dataset: open it, see what is missing, have the servers answer it, certify. The one entry point of the rule."""
+"""Fill one dataset: see what is missing, have the servers answer it, certify. The one entry point of the rule."""
 
 import asyncio
 import contextlib
@@ -63,11 +63,7 @@ def fill(*, settings: Path, prompts: Path, complete: Path, engine: Path, rank: i
 
 def _verdict(complete: dict) -> str:
     """The last line of a run that succeeded."""
-    extra = [
-        f"{count} {what}"
-        for what in ("truncated", "flagged", "dropped", "stale")
-        if (count := complete[what])
-    ]
+    extra = [f"{count} {what}" for what in ("truncated", "flagged", "dropped", "stale") if (count := complete[what])]
     extra += [f"{count} given up as {name}" for name, count in complete["failed"].items()]
     counts = f"{complete['tokens']:,} of {complete['budget']:,} tokens in {complete['responses']} responses"
     counts += f" ({', '.join(extra)})" if extra else ""
@@ -80,9 +76,7 @@ def _verdict(complete: dict) -> str:
 
 
 def _limits(dataset: Dataset, room=lambda prompt_tokens: None) -> Limits:
-    return Limits(
-        dataset.counting, dataset.settings["min_new_tokens"], dataset.prompts.facts["vocab_size"], room
-    )
+    return Limits(dataset.counting, dataset.settings["min_new_tokens"], dataset.prompts.facts["vocab_size"], room)
 
 
 def _has_work(dataset: Dataset, ledger: Ledger) -> bool:
@@ -122,7 +116,7 @@ class Worker:
                     watch.cancel()
                     await asyncio.gather(watch, return_exceptions=True)
                 if filler.draining_since is None and not self.dataset.is_met():
-                    filler.settle_held()
+                    filler.giving_up.settle(self.dataset.tally.responses > 0)
         except asyncio.CancelledError:
             raise TemporaryFailure(self._stopped()) from None
         except TemporaryFailure:
@@ -153,9 +147,7 @@ class Worker:
             if engine["launch"]:
                 model = dataset.settings["identity"]["model"]
                 server = await stack.enter_async_context(
-                    launched(
-                        engine["launch"], Path(model), self._folder / "server.log", engine, self.progress.say
-                    )
+                    launched(engine["launch"], Path(model), self._folder / "server.log", engine, self.progress.say)
                 )
                 urls = [server.url]
             pool = await stack.enter_async_context(self._pool(protocol, session, urls, server))
@@ -171,9 +163,7 @@ class Worker:
                 dataset.generated_ids,
             )
             client = Client(session, protocol)
-            self.filler = Filler(
-                dataset, work, self.ledger, pool, client, protocol, engine, self.progress.say
-            )
+            self.filler = Filler(dataset, work, self.ledger, pool, client, protocol, engine, self.progress.say)
             pool.on_change = self.filler.wake.set
             yield self.filler
 
@@ -184,13 +174,11 @@ class Worker:
             main.cancel()
             return
         patience = duration(self.engine["drain_patience"])
-        self.progress.say(
-            f"stopping: answers may end for {patience}, then their pieces are kept (again to stop now)"
-        )
+        self.progress.say(f"stopping: answers may end for {patience}, then their pieces are kept (again to stop now)")
         self.filler.drain()
 
     async def _watch(self) -> None:
-        """What goes on beside the answers: syncs, progress, the life of snakemake, changed servers, the end of patience."""
+        """What goes on beside the answers: syncs, progress, snakemake's life, changed servers, the end of patience."""
         filler, synced, is_aborted = self.filler, time.monotonic(), False
         while True:
             await asyncio.sleep(TICK)
@@ -222,8 +210,8 @@ class Worker:
         down_for = self.filler.pool.all_down_for()
         if down_for and down_for > self.engine["outage_patience"]:
             self.filler.stop_now(
-                f"{self.dataset.name}: no server has answered for {duration(down_for)} ({self.filler.pool.troubles()}); "
-                "all answers so far are kept, run the same command when one is up."
+                f"{self.dataset.name}: no server has answered for {duration(down_for)} "
+                f"({self.filler.pool.troubles()}); all answers so far are kept, run the same command when one is up."
             )
         elif down_for and down_for > self._outage_said_at + 60.0:
             self._outage_said_at = down_for
@@ -255,13 +243,11 @@ def read_engine(path: Path, dataset: str) -> dict:
 
 
 def api_key(engine: dict) -> str | None:
-    """The key for the servers, from the environment variable that the config names. Raises UserError if it is not set."""
+    """The key for the servers, from the environment variable that the config names. UserError if that is not set."""
     name = engine["api_key_env"]
     if name is None:
         return None
     key = os.environ.get(name)
     if not key:
-        raise UserError(
-            f"engine.api_key_env names {name}, but that environment variable is not set; export it."
-        )
+        raise UserError(f"engine.api_key_env names {name}, but that environment variable is not set; export it.")
     return key
