@@ -61,6 +61,12 @@ class Dataset:
         own = self.prompts.facts["stop_token_ids"]
         return sorted({*own, *self.settings["identity"]["sampling"]["stop_token_ids"]})
 
+    @property
+    def known_model(self) -> str | None:
+        """The model that the answers so far are of, as a server called it."""
+        names = (facts.get("model") for facts in self.meta.get("servers", {}).values())
+        return next(filter(None, names), None) if self.answers else None
+
     def _read_meta(self) -> dict:
         path = self._folder / META
         try:
@@ -138,9 +144,10 @@ class Dataset:
         self.tally.add(answer, self.counting)
         return answer
 
-    def ledger(self) -> Ledger:
-        """The prompts given up. What was given up for good stays so while these stay the same."""
-        asked_with = digest(
+    @property
+    def asked_with(self) -> str:
+        """Digest of what a prompt is asked with. What was given up for good stays so while this stays the same."""
+        return digest(
             {
                 "settings": self.settings_digest,
                 "min_new_tokens": self.settings["min_new_tokens"],
@@ -148,7 +155,10 @@ class Dataset:
                 "context_length": self.counting.context_length,
             }
         )
-        ledger = Ledger(self._folder / "failures.jsonl", asked_with)
+
+    def ledger(self) -> Ledger:
+        """The prompts given up, as the runs before left them."""
+        ledger = Ledger(self._folder / "failures.jsonl", self.asked_with)
         ledger.load()
         return ledger
 

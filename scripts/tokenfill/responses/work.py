@@ -134,7 +134,7 @@ class Work:
         is met, answers that have parts are finished and prompts without any are let go.
         """
         while self._retries and self._retries[0][0] <= now:
-            when, ticket, ask = heapq.heappop(self._retries)
+            _, ticket, ask = heapq.heappop(self._retries)
             if only_begun and not ask.generated:
                 continue
             if ask.crashes and not suspects_allowed:

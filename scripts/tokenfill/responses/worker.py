@@ -15,8 +15,9 @@ from tokenfill.responses.dataset import Dataset
 from tokenfill.responses.engines import protocol as protocol_of
 from tokenfill.responses.failures import Ledger
 from tokenfill.responses.flight import Filler
-from tokenfill.responses.launch import launched
+from tokenfill.responses.launch import Launched, launched
 from tokenfill.responses.progress import Progress, duration
+from tokenfill.responses.servers import Pool
 from tokenfill.responses.work import Limits, Work
 from tokenfill.settings import engine_of
 
@@ -126,7 +127,7 @@ class Worker:
             self.dataset.journal.sync()
             state = "complete" if self.dataset.is_met() else "stopped"
             self.progress.show(state, 0, self.filler.failures if self.filler else 0)
-        if self.filler.draining_since is not None and not self.dataset.is_met():
+        if self.filler and self.filler.draining_since is not None and not self.dataset.is_met():
             raise TemporaryFailure(self._stopped())
 
     def _stopped(self) -> str:
@@ -143,18 +144,24 @@ class Worker:
         protocol = protocol_of(engine["api"])
         async with contextlib.AsyncExitStack() as stack:
             session = await stack.enter_async_context(new_session(api_key(engine)))
-            server, urls = None, engine["servers"]
-            if engine["launch"]:
-                model = dataset.settings["identity"]["model"]
-                server = await stack.enter_async_context(
-                    launched(engine["launch"], Path(model), self._folder / "server.log", engine, self.progress.say)
-                )
-                urls = [server.url]
-            pool = await stack.enter_async_context(self._pool(protocol, session, urls, server))
-            facts = pool.facts
-            context = engine["context_length"] or facts.context_length
+            server = await self._launch(stack, engine) if engine["launch"] else None
+            pool = Pool(
+                protocol,
+                session,
+                [server.url] if server else engine["servers"],
+                engine,
+                folder=None if server else self._engine_path.parent,
+                rank=self.rank,
+                longest_answer=dataset.counting.max_new_tokens,
+                say=self.progress.say,
+                launched=server,
+                known_model=dataset.known_model,
+            )
+            await stack.enter_async_context(pool)
+            context = engine["context_length"] or pool.facts.context_length
             usable = context - protocol.CONTEXT_MARGIN if context else None
             dataset.note_servers(usable, pool.described())
+            self.ledger.asked_with = dataset.asked_with
             work = Work(
                 dataset.prompts,
                 dataset.answers,
@@ -164,8 +171,14 @@ class Worker:
             )
             client = Client(session, protocol)
             self.filler = Filler(dataset, work, self.ledger, pool, client, protocol, engine, self.progress.say)
-            pool.on_change = self.filler.wake.set
+            pool.on_change, pool.on_hung = self.filler.wake.set, self.filler.give_up_hung
             yield self.filler
+
+    async def _launch(self, stack: contextlib.AsyncExitStack, engine: dict) -> Launched:
+        """Start the server that the config names; it ends with `stack`."""
+        model = Path(self.dataset.settings["identity"]["model"])
+        server = launched(engine["launch"], model, self._folder / "server.log", engine, self.progress.say)
+        return await stack.enter_async_context(server)
 
     def _on_signal(self, main: asyncio.Task) -> None:
         """The first signal drains, the second ends at once."""
