@@ -6,9 +6,9 @@ from datetime import date
 from decimal import Decimal
 
 LARGEST_COUNT = 10**15
-COUNT = re.compile(r"(\d[\d_]*(?:\.\d+)?(?:[eE]\+?\d{1,3})?)\s*([kKmMgGbBtT]?)")
+COUNT = re.compile(r"([0-9][0-9_]*(?:\.[0-9]+)?(?:[eE]\+?[0-9]{1,3})?)\s*([kKmMgGbBtT]?)")
 SUFFIXES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "b": 10**9, "t": 10**12}
-DURATION = re.compile(r"(\d+(?:\.\d+)?)(s|m|h|d)")
+DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)(s|m|h|d)")
 SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
