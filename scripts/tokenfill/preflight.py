@@ -89,7 +89,10 @@ def differences(then: Mapping, now: Mapping, prefix: str = "") -> list[str]:
 
 def refuse_changed_identity(settings: Settings, where: str) -> None:
     """Refuse settings that make other answers than those a journal already holds."""
-    changed = {name: change for name, dataset in settings.datasets.items() if (change := changed_identity(dataset))}
+    digests = cache(content_digests)  # the datasets share one model as a rule
+    changed = {
+        name: change for name, dataset in settings.datasets.items() if (change := changed_identity(dataset, digests))
+    }
     if changed:
         name, change = next(iter(changed.items()))
         others = f" (and {len(changed) - 1} more: {', '.join([*changed][1:])})" if len(changed) > 1 else ""
@@ -99,12 +102,12 @@ def refuse_changed_identity(settings: Settings, where: str) -> None:
         )
 
 
-def changed_identity(dataset: DatasetSettings) -> str | None:
+def changed_identity(dataset: DatasetSettings, digests=content_digests) -> str | None:
     """In what the settings differ from those that made the dataset's journal; None: in nothing, or no answers yet."""
     folder = RESULTS / dataset.name
     if not any(journal_sizes(folder).values()):
         return None
-    identity, content = dataset.responses["identity"], local_content(dataset)
+    identity, content = dataset.responses["identity"], local_content(dataset, digests)
     meta = read_json(folder / "raw_responses.meta.json")
     if meta is None or not isinstance(meta.get("identity"), dict) or not isinstance(meta.get("content"), dict):
         known = content and {"identity": identity, "content": content}
@@ -117,15 +120,12 @@ def changed_identity(dataset: DatasetSettings) -> str | None:
     return "; ".join(found) or None
 
 
-def local_content(dataset: DatasetSettings) -> dict | None:
+def local_content(dataset: DatasetSettings, digests) -> dict | None:
     """The digests of a local model's tokenizer and template; None for a hub model or a folder not made yet."""
     folder, template = Path(dataset.prompts["model"]), dataset.prompts["chat_template"]
     if not any((folder / name).is_file() for name in MODEL_FILES) or (template and not Path(template).is_file()):
         return None
-    return _content(folder, template and Path(template))
-
-
-_content = cache(content_digests)  # ten datasets share one model as a rule
+    return digests(folder, template and Path(template))
 
 
 def settings_of_first_line(folder: Path) -> str | None:
@@ -187,7 +187,7 @@ def refuse_missing_model(dataset: DatasetSettings, where: str) -> None:
     if template and not Path(template).is_file():
         raise UserError(f"{where}: chat_template: {template}: no such file, and it is needed since {reason}")
     first, *others = Path(model).parts
-    is_path = first in ("/", ".", "..", "~") or len(others) > 1 or (others and Path(first).is_dir())
+    is_path = model.startswith(("/", ".", "~")) or len(others) > 1 or (others and Path(first).is_dir())
     if is_path and not Path(model).is_dir():
         raise UserError(
             f"{where}: model: {model}: no such folder, and it is needed since {reason}; check the path, or "
