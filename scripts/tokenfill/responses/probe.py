@@ -1,0 +1,72 @@
+"""What a server says of itself, read over HTTP, and whether it is the one the run needs. Nothing is decided here."""
+
+import asyncio
+
+import aiohttp
+import orjson
+
+from tokenfill.responses.engines import ServerFacts, WrongServer, behind, error_message, wrong_model
+
+_TIMEOUT = aiohttp.ClientTimeout(total=30)
+
+
+class NotReady(Exception):
+    """The server cannot be asked now; the message is a few words."""
+
+
+async def read_facts(session: aiohttp.ClientSession, protocol, url: str) -> ServerFacts:
+    """What the server at `url` says of itself and of those behind it. Raises NotReady or WrongServer."""
+    status, body = await _get(session, url, protocol.READY_PATH)
+    if status >= 500 or status in (408, 429):
+        raise NotReady(f"HTTP {status}: {error_message(status, body)}")
+    answers = await asyncio.gather(*(_get(session, url, path) for path in protocol.FACTS_PATHS))
+    facts = protocol.facts(dict(zip(protocol.FACTS_PATHS, answers, strict=True)))
+    if facts.workers:
+        workers = await asyncio.gather(
+            *(read_facts(session, protocol, worker) for worker in facts.workers), return_exceptions=True
+        )
+        facts = behind(facts, [worker for worker in workers if isinstance(worker, ServerFacts)])
+    return facts
+
+
+async def _get(session: aiohttp.ClientSession, url: str, path: str) -> tuple[int, object]:
+    """(status, JSON or text) of a page. Raises NotReady where there is no answer."""
+    try:
+        async with session.get(url + path, timeout=_TIMEOUT) as response:
+            raw = await response.read()
+            status = response.status
+    except TimeoutError as error:
+        raise NotReady(f"no answer within {_TIMEOUT.total:.0f} s") from error
+    except (aiohttp.ClientError, OSError) as error:
+        raise NotReady(words(error)) from error
+    try:
+        return status, orjson.loads(raw)
+    except orjson.JSONDecodeError:
+        return status, raw.decode("utf-8", "replace")
+
+
+def words(error: BaseException) -> str:
+    """A few words for a broken connection."""
+    cause = getattr(error, "os_error", None) or error
+    return getattr(cause, "strerror", None) or str(cause) or type(error).__name__
+
+
+def same_model(one: str, other: str) -> bool:
+    """Whether two names stand for one model: the last part decides, since servers load it from different folders."""
+    return _last_part(one) == _last_part(other)
+
+
+def _last_part(name: str) -> str:
+    return name.rstrip("/").rsplit("/", 1)[-1].lower()
+
+
+def check_model(facts: ServerFacts, served_model: str | None, known: str | None, known_from: str) -> None:
+    """Raises WrongServer if a server has another model than the run: `known`, which `known_from` has."""
+    objection = wrong_model(facts, served_model)
+    if objection:
+        raise WrongServer(objection)
+    if served_model is None and facts.model and known and not same_model(facts.model, known):
+        raise WrongServer(
+            f"serves the model {facts.model}, but {known_from} {known}: take that server out of "
+            "engine.servers, or start it with the right model."
+        )

@@ -1,0 +1,77 @@
+"""One server and all that is known of it, and leave for one request to it. Choosing among servers is in servers.py."""
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from tokenfill.responses.capacity import Limit
+from tokenfill.responses.engines import ServerFacts
+from tokenfill.responses.health import Health, State, patience
+from tokenfill.responses.places import Places, PrivatePlaces
+
+SAY_AGAIN = 60.0  # seconds until a server's trouble is said once more
+
+
+@dataclass(eq=False, slots=True)
+class Place:
+    """Leave for one request to one server, until it is released."""
+
+    server: "Server"
+    number: int
+    began: float
+
+    @property
+    def url(self) -> str:
+        """Where to send the request."""
+        return self.server.url
+
+    @property
+    def abort_urls(self) -> tuple[str, ...]:
+        """Where to send an abort of it."""
+        return self.server.facts.workers or (self.server.url,)
+
+    @property
+    def streams(self) -> bool:
+        """Whether only a streamed answer keeps its piece when it is ended early."""
+        return self.server.facts.piece == "stream"
+
+
+@dataclass(eq=False)
+class Server:
+    """One server and all that is known of it."""
+
+    url: str
+    health: Health
+    limit: Limit
+    places: Places | PrivatePlaces
+    facts: ServerFacts = field(default_factory=ServerFacts)
+    in_flight: set[Place] = field(default_factory=set)
+    is_leaving: bool = False
+    is_probed: bool = False
+    not_before: float = 0.0  # Retry-After
+    last_event: float = 0.0  # when a request last began or ended
+    recent: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=64))
+    said_at: float = -SAY_AGAIN
+    is_said: bool = False
+
+    def most(self, now: float) -> int:
+        """Most requests in flight at this moment."""
+        allowance = self.health.allowance(now)
+        return self.limit.value if allowance is None else min(self.limit.value, allowance)
+
+    def is_open(self, now: float) -> bool:
+        """Whether it takes requests at all."""
+        return self.health.state is State.UP and not self.is_leaving and now >= self.not_before
+
+    def is_busy(self) -> bool:
+        """Whether anybody has a request in flight on it."""
+        return bool(self.in_flight) or self.places.held_by_others(self.limit.ceiling) > 0
+
+    def patience(self, longest_piece: int) -> float:
+        """Seconds of silence after which it is taken for hung."""
+        tokens, seconds = sum(t for t, _ in self.recent), sum(s for _, s in self.recent)
+        speed = max(tokens, 1) / max(seconds, 1e-6) if self.recent else None
+        return patience(longest_piece, speed, max((s for _, s in self.recent), default=0.0))
+
+    def silence(self, now: float) -> float:
+        """Seconds since a request last began or ended; 0 where none is in flight."""
+        return now - self.last_event if self.in_flight else 0.0

@@ -1,0 +1,316 @@
+"""The pool of servers: which one gets the next request, which ones rest, what they say of themselves.
+
+One server's decisions are in health.py (may it be asked), capacity.py (how much) and places.py (shared with other
+workers), and meet in server.py. HTTP is in probe.py; the requests themselves are the caller's.
+"""
+
+import asyncio
+import random
+import time
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import asdict
+from pathlib import Path
+
+from tokenfill.errors import TemporaryFailure, UserError
+from tokenfill.responses.capacity import Limit
+from tokenfill.responses.engines import ServerFacts, WrongServer
+from tokenfill.responses.failures import Failure
+from tokenfill.responses.health import Health, State
+from tokenfill.responses.places import NoLocks, Places, PrivatePlaces, places_file
+from tokenfill.responses.probe import NotReady, check_model, read_facts
+from tokenfill.responses.server import SAY_AGAIN, Place, Server
+
+POLL_SECONDS = 0.05  # how often a place is looked for while other workers hold them all
+LOST_INTEREST = 0.5  # seconds without a new wish for a place, after which others may have it
+BAD_ANSWERS = frozenset({"malformed", "not_an_answer", "nan", "stop_ignored", "cut_by_server", "aborted"})
+
+Outcome = tuple[int, float] | Failure | None
+
+
+class Pool:
+    """The servers of one run. `async with` reads their facts and waits for the first one that is up.
+
+    The owner sets `on_change` (a place may have come free, or a server came or went) and `on_hung` (the requests in
+    flight at a URL are to be ended and released as Failure("hung")), and calls `tick` about twice a second.
+    """
+
+    def __init__(
+        self,
+        protocol,
+        session,
+        urls: Iterable[str],
+        engine: dict,
+        *,
+        folder: Path | None,
+        rank: int,
+        longest_answer: int,
+        say: Callable[[str], None],
+        launched=None,
+        known_model: str | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        dice: random.Random | None = None,
+    ):
+        """`folder`: where workers share places; None: they do not. `rank`: the lower one is served first.
+
+        `longest_answer`: most tokens of an answer. `known_model`: the model that the journal's answers are of.
+        `launched`: the server started here, if any, with `url` and `crashes`.
+        """
+        self.on_change: Callable[[], None] = lambda: None
+        self.on_hung: Callable[[str], None] = lambda url: None
+        self._protocol, self._session, self._engine = protocol, session, engine
+        self._folder, self._rank, self._longest_answer = folder, rank, longest_answer
+        self._say, self._launched = say, launched
+        self._clock, self._dice = clock, dice or random.Random()
+        self._known, self._known_from = known_model, "the answers so far are of"
+        self._servers: dict[str, Server] = {}
+        self._started = clock()
+        self._wished_at = self._started
+        self._poll: asyncio.TimerHandle | None = None
+        self._probes: set[asyncio.Task] = set()
+        for url in urls:
+            self._add(url)
+
+    async def __aenter__(self) -> "Pool":
+        """Raises UserError for a server of another kind, TemporaryFailure if none is up for `outage_patience`."""
+        await asyncio.gather(*(self._probe(server) for server in self._servers.values()))
+        refused = next((s for s in self._servers.values() if s.health.state is State.REFUSED), None)
+        if refused:
+            await self.__aexit__()
+            raise UserError(f"{refused.url} {refused.health.reason}")
+        said_at = -SAY_AGAIN
+        while not any(server.health.state is State.UP for server in self._servers.values()):
+            waited = self._clock() - self._started
+            if waited > self._engine["outage_patience"]:
+                await self.__aexit__()
+                raise TemporaryFailure(
+                    f"No server was up for {waited:.0f} s ({self.troubles()}); start one and run the same command."
+                )
+            if waited - said_at >= SAY_AGAIN:
+                said_at = waited
+                self._say(f"waiting for a server ({self.troubles()})")
+            await asyncio.sleep(0.1)
+            self.tick(self._clock())
+        self._started = self._clock()
+        return self
+
+    async def __aexit__(self, *_) -> None:
+        if self._poll:
+            self._poll.cancel()
+        for probe in self._probes:
+            probe.cancel()
+        await asyncio.gather(*self._probes, return_exceptions=True)
+        for server in self._servers.values():
+            server.places.close()
+
+    # -- what the owner asks ---------------------------------------------------------------------------------
+
+    def place(self, avoid: Collection[str] = (), prefer: str | None = None) -> Place | None:
+        """A place on the healthy server with the least load for its limit, or None if there is none now.
+
+        `prefer`: taken if it has a free place. `avoid`: not taken while any other healthy server is there.
+        """
+        now = self._wished_at = self._clock()
+        healthy = [server for server in self._servers.values() if server.is_open(now)]
+        wanted = [server for server in healthy if server.url not in avoid] or healthy
+        if len(wanted) > 1:
+            wanted.sort(key=lambda s: (s.url != prefer, len(s.in_flight) / max(1, s.most(now))))
+        for server in wanted:
+            number = server.places.take(server.most(now))
+            if number is not None:
+                server.places.stop_waiting()
+                place = Place(server, number, now)
+                server.in_flight.add(place)
+                server.last_event = now
+                return place
+            server.limit.binds()
+            if server.places.held < server.most(now):
+                server.places.wait()  # others hold them all
+                self._poll_soon()
+        return None
+
+    def release(self, place: Place, outcome: Outcome) -> None:
+        """A request is over. `outcome`: (tokens, seconds) of an answer, a Failure, or None if it was ended by us."""
+        server, now = place.server, self._clock()
+        server.in_flight.remove(place)
+        server.places.give_back(place.number)
+        server.last_event = now
+        if isinstance(outcome, tuple):
+            tokens, seconds = outcome
+            server.recent.append(outcome)
+            server.health.answered(now)
+            server.limit.ended(now, place.began, tokens, seconds)
+        elif outcome is not None:
+            self._failed(server, place, outcome, now)
+        if server.is_leaving and not server.in_flight:
+            self._drop(server)
+        self.on_change()
+
+    def tick(self, now: float) -> None:
+        """Start the probes that are due and find the servers that hang."""
+        if self._launched and self._launched.url not in self._servers:
+            self._take_up([self._launched.url])
+        for server in list(self._servers.values()):
+            state = server.health.state
+            if state is not State.UP and now >= server.health.until and not server.is_probed:
+                probe = asyncio.get_running_loop().create_task(self._probe(server))
+                self._probes.add(probe)
+                probe.add_done_callback(self._probes.discard)
+            elif state is State.UP and (silence := server.silence(now)) > server.patience(self._longest_piece):
+                server.health.hung(now, silence, self._dice)
+                self._say_out(server, now)
+                self.on_hung(server.url)
+                self.on_change()
+
+    def update(self, engine: dict) -> None:
+        """Take up changed settings: servers come, or go when what they have in flight has ended."""
+        self._engine = engine
+        for server in self._servers.values():
+            server.limit.set_ceiling(engine["concurrency"], is_fixed=not engine["adaptive"])
+        if not self._launched:
+            self._take_up(engine["servers"])
+        self.on_change()
+
+    def all_down_for(self) -> float:
+        """Seconds for which no server has been of use; 0 while one is up and either answers or is being asked."""
+        now, servers = self._clock(), self._servers.values()
+        up = [server for server in servers if server.health.state is State.UP and not server.is_leaving]
+        if any(server.health.is_proven() or server.health.strikes == 0 or server.is_busy() for server in up):
+            return 0.0
+        return now - max([self._started, *(s.health.last_proof for s in servers if s.health.last_proof)])
+
+    def troubles(self) -> str:
+        """The servers that are not up, each with a few words why."""
+        down = [server for server in self._servers.values() if server.health.state is not State.UP]
+        return "; ".join(f"{server.url}: {server.health.reason}" for server in down) or "none is configured"
+
+    @property
+    def facts(self) -> ServerFacts:
+        """What holds for all servers: the least context length, the model."""
+        told = [server.facts for server in self._servers.values()]
+        lengths = [facts.context_length for facts in told if facts.context_length]
+        return ServerFacts(model=self.model, context_length=min(lengths, default=None))
+
+    @property
+    def model(self) -> str | None:
+        """The model as the servers call it; None where none tells."""
+        names = (server.facts.model for server in self._servers.values())
+        return self._engine["served_model"] or next(filter(None, names), None)
+
+    @property
+    def crashes(self) -> int:
+        """How often the server started here has died."""
+        return self._launched.crashes if self._launched else 0
+
+    def described(self) -> dict[str, dict]:
+        """What each server said of itself, for the journal's meta."""
+        return {
+            server.url: {key: value for key, value in asdict(server.facts).items() if value}
+            for server in self._servers.values()
+            if server.facts != ServerFacts()
+        }
+
+    # -- what happens to a server ----------------------------------------------------------------------------
+
+    @property
+    def _longest_piece(self) -> int:
+        return min(self._longest_answer, self._engine["part_tokens"] or self._longest_answer)
+
+    def _failed(self, server: Server, place: Place, failure: Failure, now: float) -> None:
+        name = failure.kind.name
+        if name == "busy":
+            left = server.places.held + server.places.held_by_others(server.limit.ceiling)
+            server.limit.refused(now, left)
+            server.not_before = max(
+                server.not_before, now + (failure.retry_after or 0.0) * self._dice.uniform(1.0, 1.1)
+            )
+            is_out = left == 0 and server.health.unavailable(now, place.began, failure.message, self._dice)
+        elif failure.kind.takes_server_out or name in BAD_ANSWERS:
+            is_outage = failure.kind.takes_server_out
+            is_out = server.health.failed(now, place.began, is_outage, failure.message, self._dice)
+        else:
+            server.health.answered(now)
+            is_out = False
+        if is_out:
+            self._say_out(server, now)
+
+    def _say_out(self, server: Server, now: float) -> None:
+        if now - server.said_at >= SAY_AGAIN and not server.is_leaving:
+            server.said_at, server.is_said = now, True
+            self._say(f"{server.url} is out ({server.health.reason}); it is tried again now and then")
+
+    async def _probe(self, server: Server) -> None:
+        """Read a server's facts and judge by them whether it is back."""
+        server.is_probed = True
+        try:
+            facts = await read_facts(self._session, self._protocol, server.url)
+            check_model(facts, self._engine["served_model"], self._known, self._known_from)
+        except NotReady as error:
+            server.health.probe_failed(self._clock(), str(error), self._dice)
+        except WrongServer as error:
+            server.health.refused(self._clock(), str(error))
+            self._say_out(server, self._clock())
+        else:
+            self._is_back(server, facts)
+        finally:
+            server.is_probed = False
+
+    def _is_back(self, server: Server, facts: ServerFacts) -> None:
+        now = self._clock()
+        if server.health.state is State.NEW:
+            server.limit = self._limit(facts)
+        if facts.model and not self._known:
+            self._known, self._known_from = facts.model, f"{server.url} serves"
+        server.facts = facts
+        server.last_event = now
+        server.health.probed(now, len(server.in_flight))
+        if server.is_said:
+            server.is_said = False
+            self._say(f"{server.url} is back")
+        self.on_change()
+
+    def _limit(self, facts: ServerFacts) -> Limit:
+        return Limit(self._engine["concurrency"], facts.capacity, is_fixed=not self._engine["adaptive"])
+
+    def _take_up(self, urls: Iterable[str]) -> None:
+        urls = list(urls)
+        for url in urls:
+            if url in self._servers:
+                self._servers[url].is_leaving = False
+            else:
+                self._add(url)
+        for server in list(self._servers.values()):
+            if server.url not in urls:
+                server.is_leaving = True
+                if not server.in_flight:
+                    self._drop(server)
+
+    def _add(self, url: str) -> None:
+        places = PrivatePlaces()
+        if self._folder is not None:
+            try:
+                places = Places(places_file(self._folder / "places", url), self._rank)
+            except NoLocks as error:
+                self._say(
+                    f"{error.filename} cannot be locked ({error.strerror}): concurrency holds for each dataset alone"
+                )
+        self._servers[url] = Server(url, Health(self._clock()), self._limit(ServerFacts()), places)
+
+    def _drop(self, server: Server) -> None:
+        server.places.close()
+        self._servers.pop(server.url, None)
+
+    # -- waiting for places that other workers hold ----------------------------------------------------------
+
+    def _poll_soon(self) -> None:
+        if self._poll is None:
+            self._poll = asyncio.get_running_loop().call_later(POLL_SECONDS, self._look)
+
+    def _look(self) -> None:
+        self._poll, now = None, self._clock()
+        if now - self._wished_at > LOST_INTEREST:
+            for server in self._servers.values():
+                server.places.stop_waiting()
+            return
+        if any(s.is_open(now) and s.places.has_free(s.most(now)) for s in self._servers.values()):
+            self.on_change()
+        self._poll_soon()
