@@ -8,19 +8,6 @@ def is_met(tokens: float, budget: int) -> bool:
     return tokens >= budget
 
 
-def admits(tokens: float, expected_in_flight: float, expected_of_next: float, budget: int) -> bool:
-    """Whether one more prompt is to be sent: only if the budget is not expected to be met without it.
-
-    A prompt that is expected to end more beyond the budget than short of it is held back while others are in
-    flight, so that the end lands on the budget; with nothing in flight one more always goes out.
-    """
-    if is_met(tokens, budget):
-        return False
-    if expected_in_flight <= 0:
-        return True
-    return tokens + expected_in_flight + expected_of_next / 2 < budget
-
-
 def contradiction(complete: Mapping, budget: int, journal_sizes: Mapping[str, int]) -> str | None:
     """Why a `complete` cannot be trusted, or None.
 

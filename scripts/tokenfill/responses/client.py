@@ -2,6 +2,7 @@
 
 import contextlib
 import email.utils
+import resource
 import time
 from collections.abc import Iterable
 
@@ -14,6 +15,7 @@ from tokenfill.responses.failures import Failure, of_status
 # All three servers close a connection that has been idle for 5 s; one that closes as we write looks like a crash.
 IDLE_SECONDS = 4
 CONNECT_SECONDS = 30
+FILES_BESIDE_CONNECTIONS = 64
 
 
 def new_session(api_key: str | None) -> aiohttp.ClientSession:
@@ -28,6 +30,16 @@ def new_session(api_key: str | None) -> aiohttp.ClientSession:
         headers={"Authorization": f"Bearer {api_key}"} if api_key else {},
         auto_decompress=True,
     )
+
+
+def connections_allowed(wanted: int) -> int:
+    """How many of the `wanted` connections this process may open, after raising its own limit as far as it may."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = wanted + FILES_BESIDE_CONNECTIONS
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        soft = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    return wanted if soft == resource.RLIM_INFINITY else max(1, min(wanted, soft - FILES_BESIDE_CONNECTIONS))
 
 
 class Client:

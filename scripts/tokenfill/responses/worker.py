@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 from tokenfill.errors import TemporaryFailure, UserError
-from tokenfill.responses.client import Client, new_session
+from tokenfill.responses.client import Client, connections_allowed, new_session
 from tokenfill.responses.dataset import Dataset
 from tokenfill.responses.engines import protocol as protocol_of
 from tokenfill.responses.failures import Ledger
@@ -140,7 +140,7 @@ class Worker:
     @contextlib.asynccontextmanager
     async def _servers(self) -> AsyncIterator[Filler]:
         """The pool of servers, one of them started here where the config says so, and the filler that asks them."""
-        engine, dataset = self.engine, self.dataset
+        engine, dataset = self._within_open_files(self.engine), self.dataset
         protocol = protocol_of(engine["api"])
         async with contextlib.AsyncExitStack() as stack:
             session = await stack.enter_async_context(new_session(api_key(engine)))
@@ -173,6 +173,18 @@ class Worker:
             self.filler = Filler(dataset, work, self.ledger, pool, client, protocol, engine, self.progress.say)
             pool.on_change, pool.on_hung = self.filler.wake.set, self.filler.give_up_hung
             yield self.filler
+
+    def _within_open_files(self, engine: dict) -> dict:
+        """The engine settings with a concurrency that this process has file descriptors for."""
+        servers = max(1, len(engine["servers"]))
+        allowed = connections_allowed(engine["concurrency"] * servers) // servers
+        if allowed >= engine["concurrency"]:
+            return engine
+        self.progress.say(
+            f"this shell may open too few files for a concurrency of {engine['concurrency']} on {servers} servers: "
+            f"going on with {max(1, allowed)}; `ulimit -n` raises the limit"
+        )
+        return {**engine, "concurrency": max(1, allowed)}
 
     async def _launch(self, stack: contextlib.AsyncExitStack, engine: dict) -> Launched:
         """Start the server that the config names; it ends with `stack`."""
@@ -246,7 +258,7 @@ class Worker:
             if engine["api"] != self.engine["api"] or engine["launch"] != self.engine["launch"]:
                 self.progress.say("engine.api and engine.launch are taken up by the next run, the rest now")
                 engine = {**engine, "api": self.engine["api"], "launch": self.engine["launch"]}
-            self.engine = self.filler.engine = engine
+            self.engine = self.filler.engine = engine = self._within_open_files(engine)
             self.filler.pool.update(engine)
 
 
