@@ -7,6 +7,7 @@ servers there are, and how many places are good for each, is not known here.
 import errno
 import fcntl
 import hashlib
+import heapq
 import os
 import re
 import struct
@@ -35,7 +36,8 @@ class Places:
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         self._rank = rank
         self._held: set[int] = set()
-        self._start = 0
+        self._returned: list[int] = []  # places below the frontier that are free, as far as we know
+        self._frontier = 0  # all below were ours or somebody else's when we looked
         self._is_waiting = False
         try:
             self._blocker(0, 1)
@@ -51,29 +53,32 @@ class Places:
     def take(self, limit: int) -> int | None:
         """A place below `limit`, or None: all are taken, or a worker of lower rank waits for one.
 
-        Places that others gave back below the last one taken are only seen after `has_free`.
+        What others gave back since we looked is only seen after `has_free`.
         """
         if len(self._held) >= limit or self._older_one_waits():
             return None
-        place = self._start
-        while place < limit:
-            if place in self._held:
-                place += 1
-            elif self._lock(fcntl.F_WRLCK, place):
+        while self._returned and self._returned[0] < limit:
+            place = heapq.heappop(self._returned)
+            if place not in self._held and self._lock(fcntl.F_WRLCK, place):
                 self._held.add(place)
-                self._start = place + 1
                 return place
-            else:
-                blocker = self._blocker(place, 1)
-                place = blocker[1] if blocker else place
-        self._start = max(self._start, limit)
+        while self._frontier < limit:
+            place = self._frontier
+            if place in self._held:
+                self._frontier += 1
+            elif self._lock(fcntl.F_WRLCK, place):
+                self._frontier += 1
+                self._held.add(place)
+                return place
+            elif blocker := self._blocker(place, 1):
+                self._frontier = blocker[1]
         return None
 
     def give_back(self, place: int) -> None:
         """Free a place for whoever asks next."""
         self._held.remove(place)
         self._lock(fcntl.F_UNLCK, place)
-        self._start = min(self._start, place)
+        heapq.heappush(self._returned, place)
 
     def wait(self) -> None:
         """Ask workers of higher rank to take no new places until `stop_waiting`."""
@@ -97,7 +102,7 @@ class Places:
             elif blocker := self._blocker(place, 1):
                 place = blocker[1]
             else:
-                self._start = place
+                self._frontier = place
                 return True
         return False
 
