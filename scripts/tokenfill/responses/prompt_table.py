@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 from tokenfill.errors import UserError
 
-_COLUMNS = ["id", "prompt_hash", "turn", "input_ids"]
+_NAMES = ["id", "prompt_hash", "turn"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class PromptTable:
 
     def __init__(self, path: Path):
         try:
-            self._file = pq.ParquetFile(path, memory_map=True)
+            self._file = pq.ParquetFile(path, memory_map=False, pre_buffer=False)
             self.facts = json.loads(self._file.schema_arrow.metadata[b"tokenfill"])
         except (OSError, pa.ArrowException, KeyError, TypeError, ValueError) as error:
             raise UserError(
@@ -46,33 +46,39 @@ class PromptTable:
     def prompts(self, is_wanted: Callable[[str, str, int], bool]) -> Iterator[Prompt]:
         """The prompts that are wanted by (id, prompt_hash, turn), in order."""
         for group in range(self._file.num_row_groups):
-            yield from _prompts(self._file.read_row_group(group, _COLUMNS), is_wanted)
-
-    def keys_among(self, prompt_hashes: Collection[str]) -> set[tuple[str, str, int]]:
-        """(id, prompt_hash, turn) of the prompts whose hash is one of these."""
-        if not prompt_hashes:
-            return set()
-        wanted = pa.array(sorted(prompt_hashes))
-        found = set()
-        for group in range(self._file.num_row_groups):
-            rows = self._file.read_row_group(group, ["id", "prompt_hash", "turn"])
-            rows = rows.filter(pc.is_in(rows["prompt_hash"], wanted))
-            found.update(zip(*(rows[name].to_pylist() for name in ("id", "prompt_hash", "turn")), strict=True))
-        return found
+            names = enumerate(_names(self._file.read_row_group(group, _NAMES)))
+            yield from self._prompts(group, {row: name for row, name in names if is_wanted(*name)})
 
     def with_hashes(self, prompt_hashes: Collection[str]) -> Iterator[Prompt]:
         """The prompts whose hash is one of these, in order."""
-        if not prompt_hashes:
-            return
-        wanted = pa.array(sorted(prompt_hashes))
-        for group in range(self._file.num_row_groups):
-            mask = pc.is_in(self._file.read_row_group(group, ["prompt_hash"])["prompt_hash"], wanted)
-            if pc.any(mask).as_py():
-                yield from _prompts(self._file.read_row_group(group, _COLUMNS).filter(mask), lambda *_: True)
+        for group, rows in self._groups_with(prompt_hashes):
+            names = _names(self._file.read_row_group(group, _NAMES).take(rows))
+            yield from self._prompts(group, dict(zip(rows, names, strict=True)))
+
+    def keys_among(self, prompt_hashes: Collection[str]) -> set[tuple[str, str, int]]:
+        """(id, prompt_hash, turn) of the prompts whose hash is one of these."""
+        return {
+            name
+            for group, rows in self._groups_with(prompt_hashes)
+            for name in _names(self._file.read_row_group(group, _NAMES).take(rows))
+        }
+
+    def _groups_with(self, prompt_hashes: Collection[str]) -> Iterator[tuple[int, list[int]]]:
+        """(row group, its rows) wherever a hash is one of these."""
+        wanted = pa.array(sorted(prompt_hashes), pa.string())
+        for group in range(self._file.num_row_groups if prompt_hashes else 0):
+            hashes = self._file.read_row_group(group, ["prompt_hash"])["prompt_hash"]
+            rows = pc.indices_nonzero(pc.is_in(hashes, wanted)).to_pylist()
+            if rows:
+                yield group, rows
+
+    def _prompts(self, group: int, names: dict[int, tuple[str, str, int]]) -> Iterator[Prompt]:
+        """These rows of a group. The ids are read only where there are any."""
+        if names:
+            column = self._file.read_row_group(group, ["input_ids"])["input_ids"]
+            for row, name in names.items():
+                yield Prompt(*name, column[row].values.to_numpy().tolist())
 
 
-def _prompts(rows: pa.Table, is_wanted: Callable[[str, str, int], bool]) -> Iterator[Prompt]:
-    names = zip(*(rows[name].to_pylist() for name in ("id", "prompt_hash", "turn")), strict=True)
-    for name, input_ids in zip(names, rows["input_ids"], strict=True):
-        if is_wanted(*name):
-            yield Prompt(*name, input_ids.values.to_numpy().tolist())
+def _names(rows: pa.Table) -> list[tuple[str, str, int]]:
+    return list(zip(*(rows[name].to_pylist() for name in _NAMES), strict=True))
