@@ -77,9 +77,7 @@ def protocol(name: str) -> ModuleType:
 def finished(reply: Reply) -> Reply:
     """The reply itself if it ended by itself; NotAnAnswer "abort", with the piece in it, if it was ended."""
     if reply.finish_reason == "abort":
-        raise NotAnAnswer(
-            "abort", "the request was aborted at the server", reply if reply.output_ids else None
-        )
+        raise NotAnAnswer("abort", "the request was aborted at the server", reply if reply.output_ids else None)
     if not reply.output_ids:
         raise NotAnAnswer("empty", "the answer has no ids")
     return reply
@@ -110,6 +108,11 @@ def whole_ids(value: object) -> list[int]:
     if not isinstance(value, list) or not set(map(type, value)) <= {int}:
         raise NotAnAnswer("malformed", "the ids of the answer are not a list of integers")
     return value
+
+
+def shown(value: object) -> str:
+    """The text of an answer; "" where there is none, since the ids are what counts."""
+    return value if isinstance(value, str) else ""
 
 
 def behind(facts: ServerFacts, workers: list[ServerFacts]) -> ServerFacts:
@@ -154,9 +157,7 @@ def served(bodies: dict, name: str) -> list[dict]:
     data = body_at(bodies, "/v1/models").get("data")
     entries = [x for x in data if isinstance(x, dict)] if isinstance(data, list) else []
     for other in {OWNERS.get(str(entry.get("owned_by"))) for entry in entries} - {None, name}:
-        raise WrongProtocol(
-            f"speaks the protocol '{other}', but engine.api is '{name}': set engine.api: {other}."
-        )
+        raise WrongProtocol(f"speaks the protocol '{other}', but engine.api is '{name}': set engine.api: {other}.")
     return entries
 
 

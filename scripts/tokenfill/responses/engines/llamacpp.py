@@ -10,6 +10,7 @@ from tokenfill.responses.engines import (
     finished,
     model_names,
     served,
+    shown,
     whole_ids,
 )
 
@@ -43,9 +44,7 @@ def request(
 
     `stream` is not used: streamed events lose the ids inside a split UTF-8 character.
     """
-    penalised = (
-        sampling["repetition_penalty"] != 1 or sampling["presence_penalty"] or sampling["frequency_penalty"]
-    )
+    penalised = sampling["repetition_penalty"] != 1 or sampling["presence_penalty"] or sampling["frequency_penalty"]
     return {
         "prompt": input_ids,
         "n_predict": max_new_tokens,
@@ -77,12 +76,12 @@ def parse(body: object) -> Reply:
     """The answer in `body`. Raises NotAnAnswer."""
     if not isinstance(body, dict) or "stop_type" not in body:
         raise NotAnAnswer("malformed", "not an answer of llama.cpp: there is no stop_type")
-    reason = FINISH.get(body["stop_type"])
+    reason = FINISH.get(str(body["stop_type"]))
     if reason is None:
         raise NotAnAnswer("malformed", f"the stop type is {body['stop_type']!r}")
     reply = Reply(
         output_ids=whole_ids(body.get("tokens")),
-        text=body.get("content") or "",
+        text=shown(body.get("content")),
         finish_reason=reason,
         prompt_tokens=body.get("tokens_evaluated"),
         completion_tokens=body.get("tokens_predicted"),

@@ -10,6 +10,7 @@ from tokenfill.responses.engines import (
     finished,
     model_names,
     served,
+    shown,
     whole_ids,
 )
 
@@ -93,7 +94,7 @@ def parse(body: object) -> Reply:
         raise NotAnAnswer("malformed", f"the finish reason is {reason!r}")
     reply = Reply(
         output_ids=whole_ids(body.get("output_ids")),
-        text=body.get("text") or "",
+        text=shown(body.get("text")),
         finish_reason=reason,
         prompt_tokens=meta.get("prompt_tokens"),
         completion_tokens=meta.get("completion_tokens"),
@@ -110,11 +111,7 @@ def room(context_length: int | None, prompt_tokens: int) -> int | None:
     """How many ids an answer to such a prompt can have: 0 if the server refuses it, None if unknown."""
     if context_length is None:
         return None
-    return (
-        0
-        if prompt_tokens > context_length - INPUT_MARGIN
-        else context_length - CONTEXT_MARGIN - prompt_tokens
-    )
+    return 0 if prompt_tokens > context_length - INPUT_MARGIN else context_length - CONTEXT_MARGIN - prompt_tokens
 
 
 def facts(bodies: dict) -> ServerFacts:

@@ -12,6 +12,7 @@ from tokenfill.responses.engines import (
     finished,
     model_names,
     served,
+    shown,
     whole_ids,
 )
 
@@ -76,13 +77,14 @@ def parse(body: object) -> Reply:
     choices = body.get("choices") if isinstance(body, dict) else None
     if not isinstance(choices, list) or len(choices) != 1 or not isinstance(choices[0], dict):
         raise NotAnAnswer("malformed", "not an answer of vLLM: there is not one choice")
-    choice, usage = choices[0], body.get("usage") or {}
+    choice, usage = choices[0], body.get("usage")
+    usage = usage if isinstance(usage, dict) else {}
     reason = choice.get("finish_reason")
     if reason not in ("stop", "length", "abort"):
         raise NotAnAnswer("malformed", f"the finish reason is {reason!r}")
     reply = Reply(
         output_ids=whole_ids(choice.get("token_ids")),
-        text=choice.get("text") or "",
+        text=shown(choice.get("text")),
         finish_reason=reason,
         prompt_tokens=usage.get("prompt_tokens"),
         completion_tokens=usage.get("completion_tokens"),
@@ -127,9 +129,7 @@ def facts(bodies: dict) -> ServerFacts:
     """What the answers at FACTS_PATHS, {path: (status, JSON or text)}, say. Raises WrongServer."""
     entries = served(bodies, "vllm")
     if "router_manager" in body_at(bodies, "/get_server_info"):
-        raise WrongProtocol(
-            "is sglang-router, which takes no ids at /v1/completions: set engine.api: sglang."
-        )
+        raise WrongProtocol("is sglang-router, which takes no ids at /v1/completions: set engine.api: sglang.")
     if bodies.get("/v1/models", (None,))[0] == 404:
         raise WrongProtocol("is not vLLM (it has no /v1/models): engine.api must name its protocol.")
     names = model_names(entries)

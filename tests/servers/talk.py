@@ -1,0 +1,106 @@
+"""A client as small as can be, to try a protocol module on a server: it sends, reads and counts; it never retries."""
+
+import asyncio
+import json
+from dataclasses import dataclass
+
+import aiohttp
+from servers.running import KEY
+from tiny_tokenizer import ENDOFTEXT, IM_END, tokenizer
+from tokenfill.responses import engines
+
+GREEDY = {
+    "temperature": 0.0,
+    "top_p": 1.0,
+    "top_k": -1,
+    "min_p": 0.0,
+    "repetition_penalty": 1.0,
+    "presence_penalty": 0.0,
+    "frequency_penalty": 0.0,
+    "stop_token_ids": [IM_END, ENDOFTEXT],
+}
+SAMPLED = GREEDY | {"temperature": 1.0}
+
+
+def prompt(text: str) -> list[int]:
+    """The ids of a chat of one question."""
+    return tokenizer().encode(f"<|im_start|>user\n{text}<|im_end|>\n<|im_start|>assistant\n").ids
+
+
+@dataclass
+class Talk:
+    """One server, spoken to in one protocol."""
+
+    url: str
+    api: str
+    key: str | None = KEY
+
+    @property
+    def protocol(self):
+        return engines.protocol(self.api)
+
+    def session(self) -> aiohttp.ClientSession:
+        headers = {"Authorization": f"Bearer {self.key}"} if self.key else {}
+        return aiohttp.ClientSession(headers=headers, connector=aiohttp.TCPConnector(limit=0, force_close=True))
+
+    def body(self, ids, most, sampling=GREEDY, *, request_id="0", seed=None, model=None, stream=False) -> dict:
+        return self.protocol.request(
+            ids,
+            max_new_tokens=most,
+            sampling=sampling,
+            seed=seed,
+            request_id=request_id,
+            model=model,
+            stream=stream,
+        )
+
+    async def post(self, session, body: dict, path: str | None = None, url: str | None = None) -> tuple[int, str]:
+        """(status, text) of a POST, to the protocol's own path if none is given."""
+        async with session.post((url or self.url) + (path or self.protocol.COMPLETION_PATH), json=body) as response:
+            return response.status, await response.text()
+
+    async def reply(self, session, ids, most, sampling=GREEDY, **options) -> engines.Reply:
+        """The parsed answer. Raises NotAnAnswer, or AssertionError for a status other than 200."""
+        status, text = await self.post(session, self.body(ids, most, sampling, **options))
+        assert status == 200, f"HTTP {status}: {text[:500]}"
+        return self.protocol.parse(json.loads(text))
+
+    async def pages(self, session, url: str | None = None) -> dict:
+        """What the protocol's facts are read from."""
+        pages = {}
+        for path in self.protocol.FACTS_PATHS:
+            async with session.get((url or self.url) + path) as response:
+                text = await response.text()
+                try:
+                    pages[path] = (response.status, json.loads(text))
+                except ValueError:
+                    pages[path] = (response.status, text)
+        return pages
+
+    async def facts(self, session) -> engines.ServerFacts:
+        """The server's facts, its workers' included."""
+        facts = self.protocol.facts(await self.pages(session))
+        behind = [self.protocol.facts(await self.pages(session, url)) for url in facts.workers]
+        return engines.behind(facts, behind) if behind else facts
+
+    async def abort(self, session, request_id: str) -> None:
+        """Our own abort, at the server and at each that stands behind it."""
+        path, body = self.protocol.abort(request_id)
+        facts = self.protocol.facts(await self.pages(session))
+        for url in facts.workers or (self.url,):
+            await self.post(session, body, path, url)
+
+    async def aborted(self, session, ids, most, *, after: float, request_id: str, sampling=GREEDY) -> tuple[int, str]:
+        """What a call answers that is aborted `after` seconds."""
+        call = asyncio.create_task(self.post(session, self.body(ids, most, sampling, request_id=request_id)))
+        await asyncio.sleep(after)
+        await self.abort(session, request_id)
+        return await call
+
+    async def long_prompt(self, session) -> list[int]:
+        """A prompt whose greedy answer goes on for 400 ids at least."""
+        for number in range(40):
+            ids = prompt(f"question {number}?")
+            if len((await self.reply(session, ids, 400, request_id=f"long{number:028}")).output_ids) == 400:
+                return ids
+        raise AssertionError("no prompt has a long answer")
