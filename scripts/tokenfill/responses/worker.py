@@ -98,6 +98,7 @@ class Worker:
         self._signals = 0
         self._parent = os.getppid()
         self._outage_said_at = -50.0  # seconds into the outage
+        self._ended_by: TemporaryFailure | None = None
         self.filler: Filler | None = None
 
     async def run(self) -> None:
@@ -119,7 +120,7 @@ class Worker:
                 if filler.draining_since is None and not self.dataset.is_met():
                     filler.giving_up.settle(self.dataset.tally.responses > 0)
         except asyncio.CancelledError:
-            raise TemporaryFailure(self._stopped()) from None
+            raise self._ended_by or TemporaryFailure(self._stopped()) from None
         except TemporaryFailure:
             if not self.dataset.is_met():
                 raise
@@ -188,9 +189,21 @@ class Worker:
 
     async def _launch(self, stack: contextlib.AsyncExitStack, engine: dict) -> Launched:
         """Start the server that the config names; it ends with `stack`."""
-        model = Path(self.dataset.settings["identity"]["model"])
-        server = launched(engine["launch"], model, self._folder / "server.log", engine, self.progress.say)
-        return await stack.enter_async_context(server)
+        main = asyncio.current_task()
+
+        def on_given_up(sentence: str) -> None:
+            self._ended_by = TemporaryFailure(f"{self.dataset.name}: {sentence}")
+            main.cancel()
+
+        server = Launched(
+            engine["launch"],
+            Path(self.dataset.settings["identity"]["model"]),
+            self._folder / "server.log",
+            restarts=engine["launch_restarts"],
+            say=self.progress.say,
+            on_given_up=on_given_up,
+        )
+        return await stack.enter_async_context(launched(server))
 
     def _on_signal(self, main: asyncio.Task) -> None:
         """The first signal drains, the second ends at once."""
