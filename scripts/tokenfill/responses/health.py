@@ -49,7 +49,7 @@ class Health:
     state: State = State.NEW
     reason: str = "not reached yet"
     until: float = 0.0  # when it is to be probed, while it is not up
-    strikes: int = 0  # times it was taken out without an answer in between
+    strikes: int = 0  # times it was taken out since its last answer
     in_a_row: int = 0
     out_since: float = -1.0
     last_proof: float | None = None  # when it last answered a request
@@ -69,7 +69,7 @@ class Health:
             return False
         self.in_a_row += 1
         enough = FAILURES_IN_A_ROW if is_outage else BAD_ANSWERS_IN_A_ROW
-        if self.in_a_row < enough and not (self.is_on_trial and is_outage):
+        if self.in_a_row < enough and not (self.strikes and is_outage):
             return False
         self._take_out(now, reason, dice)
         self._first, self._pace = 4, min(60.0, max(1.0, now - began))

@@ -2,46 +2,10 @@
 
 import os
 import signal
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
+from other_worker import OtherWorker
 from tokenfill.responses.places import Places, PrivatePlaces, places_file
-
-HELPER = """
-import sys
-sys.path.insert(0, sys.argv[1])
-from tokenfill.responses.places import Places
-from pathlib import Path
-places = Places(Path(sys.argv[2]), int(sys.argv[3]))
-for line in sys.stdin:
-    print(repr(eval(line, {"places": places})), flush=True)
-"""
-
-
-class Worker:
-    """Places held by another process, which does what it is told."""
-
-    def __init__(self, path, rank):
-        scripts = str(Path(__file__).parents[3] / "scripts")
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", HELPER, scripts, str(path), str(rank)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-
-    def __call__(self, expression):
-        self.process.stdin.write(expression + "\n")
-        self.process.stdin.flush()
-        return eval(self.process.stdout.readline())
-
-    def kill(self):
-        self.process.kill()
-        self.process.wait()
-        self.process.stdin.close()
-        self.process.stdout.close()
 
 
 @pytest.fixture
@@ -49,7 +13,7 @@ def worker(tmp_path):
     made = []
 
     def make(rank):
-        made.append(Worker(tmp_path / "places", rank))
+        made.append(OtherWorker(tmp_path / "places", rank))
         return made[-1]
 
     yield make
