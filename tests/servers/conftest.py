@@ -36,10 +36,31 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def server(lane: str, model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[running.Server]:
+def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the servers write."""
+    return tmp_path_factory.mktemp("logs")
+
+
+@pytest.fixture(scope="session")
+def sglang_server(model: Path, logs: Path) -> Iterator[running.Server]:
+    """One SGLang for two lanes: its own, and as the first of the router's two workers."""
+    started = running.sglang(model, logs / "sglang.log")
+    yield started
+    started.stop()
+
+
+@pytest.fixture(scope="session")
+def server(lane: str, model: Path, logs: Path, request: pytest.FixtureRequest) -> Iterator[running.Server]:
     """The lane's server, with a key, 32 requests at a time and 8 waiting at most."""
-    log = tmp_path_factory.mktemp("log") / f"{lane}.log"
-    started = running.LANES[lane](model, log, *EXTRA.get(lane, ()))
+    if lane == "sglang":
+        yield request.getfixturevalue("sglang_server")
+        return
+    if lane == "router":
+        first = request.getfixturevalue("sglang_server")
+        second = running.sglang(model, logs / "second.log")
+        started = running.router_before([first, second], logs / "router.log")
+    else:
+        started = running.LANES[lane](model, logs / f"{lane}.log", *EXTRA.get(lane, ()))
     yield started
     started.stop()
 

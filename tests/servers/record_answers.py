@@ -33,7 +33,7 @@ async def answers_of(talk: Talk) -> tuple[dict, dict]:
 
         async def note(name: str, body: dict, path: str | None = None) -> object:
             status, text = await talk.post(session, body, path)
-            told[name] = [status, json.loads(text) if text[:1] in "{[" else text]
+            told[name] = [status, json.loads(text) if text[:1] in ("{", "[") else text]
             return told[name][1]
 
         first = talk.protocol.parse(await note("length", talk.body(ids, 12)))

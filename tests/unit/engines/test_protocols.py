@@ -274,6 +274,27 @@ def test_a_vllm_without_scale_out_can_stream_its_pieces():
     assert piece == ["stream", None, "abort"]
 
 
+@pytest.mark.parametrize(
+    "events",
+    [
+        b"<html>502</html>",
+        b'{"error": "x"}',
+        b"data: {\n\ndata: [DONE]\n\n",
+        b"data: 3\n\n",
+        b'data: {"choices": [3]}\n\n',
+        b'data: {"choices": [{"token_ids": 3}]}\n\n',
+    ],
+)
+def test_a_stream_that_is_none_is_malformed(events):
+    assert kind_of("vllm", protocol("vllm").join(events)) == "malformed"
+
+
+def test_a_stream_that_breaks_off_before_the_first_id_has_no_piece():
+    with pytest.raises(NotAnAnswer) as told:
+        protocol("vllm").parse(protocol("vllm").join(b'data: {"choi'))
+    assert (told.value.kind, told.value.reply) == ("abort", None)
+
+
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("page", [None, [], "x", {"data": None}, {"data": [None, {"id": None}]}, {"data": {}}])
 def test_facts_of_odd_pages_are_unknown(name, page):

@@ -94,20 +94,30 @@ def parse(body: object) -> Reply:
 
 
 def join(events: bytes) -> dict:
-    """The body that a streamed answer amounts to, cut at any byte: "abort" if its end is missing."""
+    """The body that a streamed answer amounts to, cut at any byte: "abort" if its end is missing.
+
+    What holds no events is {}, which `parse` calls malformed.
+    """
     choice = {"token_ids": [], "text": "", "finish_reason": None}
     body = {"choices": [choice], "usage": None, "model": None}
-    for block in events.replace(b"\r\n", b"\n").split(b"\n\n")[:-1]:
+    blocks = events.replace(b"\r\n", b"\n").split(b"\n\n")
+    if events and not blocks[0].startswith(b"data:"):
+        return {}
+    for block in blocks[:-1]:
         data = block.removeprefix(b"data:").strip()
-        if data == b"[DONE]" or not data:
-            continue
-        event = json.loads(data)
-        body["model"] = event.get("model") or body["model"]
-        body["usage"] = event.get("usage") or body["usage"]
-        for piece in event.get("choices") or ():
-            choice["token_ids"] += piece.get("token_ids") or ()
-            choice["text"] += piece.get("text") or ""
-            choice["finish_reason"] = piece.get("finish_reason") or choice["finish_reason"]
+        if data == b"[DONE]":
+            break
+        try:
+            event = json.loads(data)
+            pieces = event.get("choices") or ()
+            body["model"] = event.get("model") or body["model"]
+            body["usage"] = event.get("usage") or body["usage"]
+            for piece in pieces:
+                choice["token_ids"] += piece.get("token_ids") or ()
+                choice["text"] += piece.get("text") or ""
+                choice["finish_reason"] = piece.get("finish_reason") or choice["finish_reason"]
+        except (ValueError, AttributeError, TypeError):
+            return {}
     choice["finish_reason"] = choice["finish_reason"] or "abort"
     return body
 
