@@ -10,12 +10,12 @@ from typing import TextIO
 import numpy as np
 
 _NOTICES = {
-    "system_not_rendered": "rows whose system text does not appear in the prompt: the template drops it",
-    "tools_not_rendered": "rows whose tools do not appear in the prompt: the template knows no tools",
+    "system_not_rendered": "prompts without their system text, which the template drops",
+    "tools_not_rendered": "prompts without their tools, which the template does not know",
     "special_in_text": "rows whose text spells out special tokens",
     "surrogates": "rows with lone surrogates, replaced by U+FFFD",
-    "renamed": "rows whose id an earlier row with another content has: known as id#hash",
-    "think_open": "prompts that open <think>: answers begin inside the thinking",
+    "renamed": "rows that share an id with an earlier row of other content, now known as id#hash",
+    "think_open": "prompts that open <think>, so that answers begin inside the thinking",
 }
 
 
@@ -64,7 +64,7 @@ class Accounts:
             ("  per prompt", _quantiles(self.lengths)),
         ]
         lines = [f"  {name:<24}{value}" for name, value in rows if value]
-        lines += [f"  noticed: {count:,} {_NOTICES[name]}" for name, count in self.notices.most_common()]
+        lines += [f"  noticed: {_NOTICES[name]}: {count:,}" for name, count in self.notices.most_common()]
         return "\n".join([title, *lines])
 
 

@@ -45,9 +45,9 @@ class Escape:
         named = self._special.pattern.sub(lambda match: _OPEN + match[0] + _CLOSE, rendered)
         return named.replace(_BREAK, "")
 
-    def ids(self, ids: list[int]) -> list[int]:
+    def ids(self, ids: np.ndarray) -> np.ndarray:
         """The copy's ids as the model's."""
-        return self._ids[np.asarray(ids, dtype=np.int64)].tolist()
+        return self._ids[ids]
 
 
 def plain(text: str) -> str:
@@ -65,7 +65,7 @@ def _renamed(backend, pattern):
             token["content"] = _OPEN + token["content"] + _CLOSE
     copy = Tokenizer.from_str(json.dumps(state | {"post_processor": None, "truncation": None, "padding": None}))
     size = max(copy.get_vocab_size(), *copy.get_vocab().values(), *backend.get_vocab().values()) + 1
-    table = np.arange(size, dtype=np.int64)
+    table = np.arange(size, dtype=np.int32)
     for token in state["added_tokens"]:
         table[copy.token_to_id(token["content"])] = token["id"]
     return copy, table

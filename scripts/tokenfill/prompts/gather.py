@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 import orjson
 
@@ -12,6 +13,23 @@ from tokenfill.prompts.exclude import Excluded
 from tokenfill.prompts.problem import RowProblem
 from tokenfill.prompts.progress import Progress
 from tokenfill.prompts.spool import Spool
+
+
+class Header(NamedTuple):
+    """What stands before a row's content in the spool: where it came from, and where in it the prompts end."""
+
+    row: int
+    id: str
+    digest: str
+    ends: list[int]
+    file: str
+    line: int | None
+
+
+def unpacked(payload: bytes) -> tuple[Header, bytes]:
+    """A payload of the spool as its header and its content, the JSON text of [messages, tools, input_ids]."""
+    header, _, content = payload.partition(b"\n")
+    return Header(*orjson.loads(header)), content
 
 
 class Reading:
@@ -27,10 +45,17 @@ class Reading:
         for part in sources.parse_source(source):
             yield from sources.read_rows(part, shapes.wanted_columns(self.columns))
 
-    def conversation(self, row: sources.Row) -> tuple[str | None, shapes.Conversation]:
-        """(the row's own id, what it asks). Errors: RowProblem."""
-        value = shapes.renamed(row.value, self.columns) if isinstance(row.value, dict) else row.value
-        return own_id(value), shapes.conversation(value, self.format, self.turns)
+    def value(self, row: sources.Row) -> dict:
+        """The row's columns under our names. Errors: RowProblem where it is no JSON object."""
+        if row.problem is not None:
+            raise RowProblem("bad_json", row.problem)
+        if not isinstance(row.value, dict):
+            raise RowProblem("not_an_object", type(row.value).__name__)
+        return shapes.renamed(row.value, self.columns)
+
+    def conversation(self, value: dict) -> shapes.Conversation:
+        """What a row asks. Errors: RowProblem."""
+        return shapes.conversation(value, self.format, self.turns)
 
 
 def gather(reading: Reading, source, spool: Spool, accounts: Accounts, *, longest: int, excluded: Excluded) -> None:
@@ -44,9 +69,9 @@ def gather(reading: Reading, source, spool: Spool, accounts: Accounts, *, longes
             progress.advance()
             row_id = None
             try:
-                if row.problem is not None:
-                    raise RowProblem("bad_json", row.problem)
-                row_id, asked = reading.conversation(row)
+                value = reading.value(row)
+                row_id = own_id(value)
+                asked = reading.conversation(value)
                 if sum(len(message["content"]) for message in asked.messages) > longest:
                     raise RowProblem("too_long", f"more than {longest} characters")
                 if excluded and any(map(excluded.matches, user_texts(asked.messages))):
@@ -59,7 +84,8 @@ def gather(reading: Reading, source, spool: Spool, accounts: Accounts, *, longes
                 continue
             digest = hashlib.sha256(content).hexdigest()
             row_id = row_id or digest[:16]
-            spool.add(row_id, digest, orjson.dumps([number, row_id, digest[:8], asked.ends]) + b"\n" + content)
+            header = Header(number, row_id, digest[:8], asked.ends, row.file, row.line)
+            spool.add(row_id, digest, orjson.dumps(tuple(header)) + b"\n" + content)
     if not accounts.rows:
         raise UserError(f"source: {source} has no rows.")
 
@@ -90,10 +116,8 @@ def whole(value):
     return value
 
 
-def own_id(row: object) -> str | None:
+def own_id(row: dict) -> str | None:
     """The id that a row has by itself, as text with all its digits; None where there is none or an empty one."""
-    if not isinstance(row, dict):
-        return None
     for name in shapes.IDS:
         value = row.get(name)
         if isinstance(value, str) and value:
@@ -115,7 +139,7 @@ def excluded_texts(exclude: list[str]) -> Excluded:
     texts = []
     for row in reading.rows(exclude) if exclude else ():
         try:
-            texts += user_texts(reading.conversation(row)[1].messages)
+            texts += user_texts(reading.conversation(reading.value(row)).messages)
         except RowProblem:
             continue
     if exclude and not texts:

@@ -11,11 +11,12 @@ import orjson
 from tokenfill.prompts.accounts import Accounts
 from tokenfill.prompts.escape import Escape, plain
 from tokenfill.prompts.exclude import Seen
+from tokenfill.prompts.gather import Header, unpacked
 from tokenfill.prompts.model import ModelFacts
 from tokenfill.prompts.problem import RowProblem
 from tokenfill.prompts.spool import other_id
 from tokenfill.prompts.table import PromptTable, prompt_hash
-from tokenfill.prompts.template import Renderer, SpecialTexts, texts_of
+from tokenfill.prompts.template import Renderer, SpecialTexts
 
 _BATCH_ROWS, _BATCH_CHARACTERS = 512, 1 << 20
 _BATCHES_AHEAD = 2
@@ -24,7 +25,7 @@ _BATCHES_AHEAD = 2
 class Prompt(NamedTuple):
     """One prompt before it is encoded; `ids` in place of `text` where the row was tokenized already."""
 
-    row: int
+    header: Header
     id: str
     turn: int
     messages: str
@@ -42,26 +43,26 @@ class Rendering:
 
     def prompts(self, payload: bytes, renamed: bool) -> Iterator[Prompt]:
         """The prompts of one row. `renamed`: an earlier row has the same id and another content."""
-        header, _, content = payload.partition(b"\n")
-        row, row_id, digest, ends = orjson.loads(header)
+        header, content = unpacked(payload)
         messages, tools, ids = orjson.loads(content)
+        row_id = header.id
         if renamed:
-            row_id = other_id(row_id, digest)
+            row_id = other_id(row_id, header.digest)
             self._accounts.notice("renamed")
         if ids is not None:
-            yield Prompt(row, row_id, 0, "[]", None, "", ids)
+            yield Prompt(header, row_id, 0, "[]", None, "", ids)
             return
-        if any(self._special.within(text) for text in texts_of([messages, tools])):
+        if self._special.within_json(content):
             self._accounts.notice("special_in_text")
         shown = orjson.dumps(tools).decode() if tools else None
-        for turn, end in enumerate(ends):
+        for turn, end in enumerate(header.ends):
             asked = messages[:end]
             try:
                 text = self._render(asked, tools)
             except RowProblem as problem:
-                self._accounts.skip(problem.reason, row=row, row_id=row_id, detail=problem.detail, turn=turn)
+                _skip(self._accounts, problem, header, row_id, turn)
                 continue
-            yield Prompt(row, row_id, turn, orjson.dumps(asked).decode(), shown, text)
+            yield Prompt(header, row_id, turn, orjson.dumps(asked).decode(), shown, text)
 
     def _render(self, messages: list[dict], tools: list[dict] | None) -> str:
         if self._escape is None:
@@ -89,28 +90,31 @@ class Keeping:
         self._table, self._accounts, self._seen = table, accounts, seen
         self._vocab_size, self._special, self._limit = facts.vocab_size, special, limit
 
-    def keep(self, prompts: list[Prompt], encoded: list[list[int] | None]) -> None:
+    def keep(self, prompts: list[Prompt], encoded: list[np.ndarray | None]) -> None:
         for prompt, ids in zip(prompts, encoded, strict=True):
             try:
                 self._keep(prompt, ids)
             except RowProblem as problem:
-                place = {"turn": prompt.turn, "detail": problem.detail}
-                self._accounts.skip(problem.reason, row=prompt.row, row_id=prompt.id, **place)
+                _skip(self._accounts, problem, prompt.header, prompt.id, prompt.turn)
 
-    def _keep(self, prompt: Prompt, ids: list[int] | None) -> None:
+    def _keep(self, prompt: Prompt, ids: np.ndarray | None) -> None:
         if ids is None or len(ids) > self._limit:
             raise RowProblem("too_long", f"more than {self._limit} tokens")
-        array = np.array(ids, dtype=np.int64)
-        if not len(array) or (prompt.ids is not None and self._special.issuperset(ids)):
+        if not len(ids) or (prompt.ids is not None and self._special.issuperset(prompt.ids)):
             raise RowProblem("empty_prompt")
-        if array.max() >= self._vocab_size or array.min() < 0:
-            outside = array[(array >= self._vocab_size) | (array < 0)][0]
+        if ids.max() >= self._vocab_size or ids.min() < 0:
+            outside = ids[(ids >= self._vocab_size) | (ids < 0)][0]
             raise RowProblem("id_outside_vocabulary", f"{outside} of {self._vocab_size}")
-        digest = prompt_hash(array)
+        digest = prompt_hash(ids)
         if not self._seen.add(int(digest, 16)):
             raise RowProblem("duplicate")
         self._accounts.prompt(len(ids))
-        self._table.append(prompt.id, prompt.turn, prompt.messages, prompt.tools, array, digest, prompt.row)
+        self._table.append(prompt.id, prompt.turn, prompt.messages, prompt.tools, ids, digest, prompt.header.row)
+
+
+def _skip(accounts: Accounts, problem: RowProblem, header: Header, row_id: str, turn: int) -> None:
+    where = {"row": header.row, "file": header.file, "line": header.line, "turn": turn}
+    accounts.skip(problem.reason, row_id=row_id, detail=problem.detail, **where)
 
 
 def batches(prompts: Iterable[Prompt]) -> Iterator[list[Prompt]]:
@@ -127,8 +131,8 @@ def batches(prompts: Iterable[Prompt]) -> Iterator[list[Prompt]]:
 
 
 def encoded(
-    groups: Iterable[list[Prompt]], encode: Callable[[list[str]], list[list[int] | None]]
-) -> Iterator[tuple[list[Prompt], list[list[int] | None]]]:
+    groups: Iterable[list[Prompt]], encode: Callable[[list[str]], list[np.ndarray | None]]
+) -> Iterator[tuple[list[Prompt], list[np.ndarray | None]]]:
     """(group, its ids) in order. The next groups are rendered while one is encoded, which needs no GIL."""
     with ThreadPoolExecutor(1) as executor:
         waiting: deque = deque()
@@ -141,6 +145,6 @@ def encoded(
             yield done, future.result()
 
 
-def _encode(group: list[Prompt], encode: Callable) -> list[list[int] | None]:
+def _encode(group: list[Prompt], encode: Callable) -> list[np.ndarray | None]:
     fresh = iter(encode([prompt.text for prompt in group if prompt.ids is None]))
-    return [next(fresh) if prompt.ids is None else prompt.ids for prompt in group]
+    return [next(fresh) if prompt.ids is None else np.array(prompt.ids, dtype=np.int64) for prompt in group]

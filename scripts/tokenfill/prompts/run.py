@@ -1,9 +1,12 @@
 """The stage from its settings file, as the workflow calls it."""
 
 import json
+import os
 from pathlib import Path
 
 from tokenfill.prompts.tokenize import tokenize_prompts
+
+os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # it warns of a missing torch that nothing here needs
 
 
 def run(settings: Path, out: Path, log: Path, earlier: list[Path] = ()) -> None:

@@ -117,13 +117,11 @@ def wanted_columns(columns: dict[str, str | None]) -> set[str]:
     return WANTED | named | {path.split(".")[0] for path in named}
 
 
-def conversation(row: object, format: str = "auto", turns: str = "last") -> Conversation:
+def conversation(row: dict, format: str = "auto", turns: str = "last") -> Conversation:
     """The prompts of one row, whose columns have our names already.
 
     Errors: RowProblem with the reason that the row gives no prompt.
     """
-    if not isinstance(row, dict):
-        raise RowProblem("not_an_object", type(row).__name__)
     if format == "tokenized":
         return _tokenized(row)
     readers = _READERS.values() if format == "auto" else [_READERS[format]]

@@ -59,14 +59,12 @@ class Renderer:
                 raise RowProblem("template_refused", f"TypeError: {error}") from None
 
     def _apply(self, messages: list[dict], tools: list[dict] | None) -> str:
-        from jinja2 import TemplateError, TemplateSyntaxError
+        from jinja2 import TemplateError
 
         try:
             return self._tokenizer.apply_chat_template(
                 messages, tools=tools, add_generation_prompt=True, tokenize=False, **self._kwargs
             )
-        except TemplateSyntaxError as error:
-            raise UserError(f"chat_template: line {error.lineno} is not valid Jinja ({error.message}).") from None
         except TemplateError as error:
             raise RowProblem("template_refused", str(error).split("\n", 1)[0]) from None
         except (ValueError, LookupError, AttributeError, ArithmeticError, RecursionError) as error:
@@ -95,13 +93,20 @@ def pinned_moment(date: str) -> datetime:
 
 
 def pin_clock(tokenizer, moment: datetime) -> None:
-    """Makes `strftime_now` of transformers' template environment answer with `moment`, for this template."""
+    """Makes `strftime_now` of transformers' template environment answer with `moment`, for this template.
+
+    Errors: UserError where the template is not valid Jinja.
+    """
+    from jinja2 import TemplateSyntaxError
     from transformers.utils import chat_template_utils
 
     template = tokenizer.chat_template
     for text in template.values() if isinstance(template, dict) else [template]:
         # the compiled template is cached by transformers, and its environment is the one that renders
-        compiled = chat_template_utils._compile_jinja_template(text)
+        try:
+            compiled = chat_template_utils._compile_jinja_template(text)
+        except TemplateSyntaxError as error:
+            raise UserError(f"chat_template: line {error.lineno} is not valid Jinja ({error.message}).") from None
         compiled.environment.globals["strftime_now"] = moment.strftime
 
 
@@ -111,6 +116,11 @@ def special_texts(tokenizer) -> list[str]:
     return sorted((special | set(tokenizer.all_special_tokens)) - {""}, key=len, reverse=True)
 
 
+def special_ids(tokenizer) -> set[int]:
+    """The ids of the special tokens."""
+    return set(tokenizer.convert_tokens_to_ids(special_texts(tokenizer)))
+
+
 class SpecialTexts:
     """Finds special tokens that are spelled out in data."""
 
@@ -118,20 +128,27 @@ class SpecialTexts:
         texts = special_texts(tokenizer)
         # a plain search for the few beginnings is far faster than the pattern on texts that hold none
         self._beginnings = sorted({text[:2] for text in texts})
+        self._bytes = [json.dumps(text, ensure_ascii=False)[1:-1].encode() for text in self._beginnings]
         self.pattern = re.compile("|".join(map(re.escape, texts)) or "(?!)")
 
     def within(self, text: str) -> bool:
         return any(part in text for part in self._beginnings) and self.pattern.search(text) is not None
 
+    def within_json(self, content: bytes) -> bool:
+        """Whether a string of this JSON text spells out one of them."""
+        if not any(part in content for part in self._bytes):
+            return False
+        return any(map(self.within, _strings(json.loads(content))))
 
-def texts_of(value: object):
+
+def _strings(value: object):
     """Every string in a JSON value, keys too."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict):
         for key, item in value.items():
             yield key
-            yield from texts_of(item)
+            yield from _strings(item)
     elif isinstance(value, list):
         for item in value:
-            yield from texts_of(item)
+            yield from _strings(item)

@@ -5,21 +5,19 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TextIO
 
-import orjson
-
 from tokenfill.errors import UserError
 from tokenfill.prompts.accounts import Accounts, skipped_path
 from tokenfill.prompts.encode import Encoder, longest_token
 from tokenfill.prompts.escape import Escape
 from tokenfill.prompts.exclude import Seen
-from tokenfill.prompts.gather import Reading, excluded_texts, gather
+from tokenfill.prompts.gather import Reading, excluded_texts, gather, unpacked
 from tokenfill.prompts.model import model_facts, model_folder
 from tokenfill.prompts.pipeline import Keeping, Prompt, Rendering, batches, encoded
 from tokenfill.prompts.progress import Progress
 from tokenfill.prompts.sources import revision_read
 from tokenfill.prompts.spool import Spool
 from tokenfill.prompts.table import PromptTable, prompt_hashes
-from tokenfill.prompts.template import Renderer, SpecialTexts, load_tokenizer
+from tokenfill.prompts.template import Renderer, SpecialTexts, load_tokenizer, special_ids
 from tokenfill.settings import content_digests
 
 _DEFAULT_LIMIT = 131_072  # tokens, where neither the config nor the model says one
@@ -54,8 +52,8 @@ def tokenize_prompts(
         gather(reading, settings["source"], spool, accounts, longest=longest, excluded=excluded)
         order, repeated, renamed = spool.arrange()
         for payload in spool.payloads(repeated):
-            row, row_id, *_ = orjson.loads(payload.partition(b"\n")[0])
-            accounts.skip("duplicate", row=row, row_id=row_id)
+            header, _ = unpacked(payload)
+            accounts.skip("duplicate", row=header.row, row_id=header.id, file=header.file, line=header.line)
         _advise(len(order), settings["limit"], budget, accounts)
         numbers = order[: settings["limit"]]
         accounts.limited = len(order) - len(numbers)
@@ -65,7 +63,7 @@ def tokenize_prompts(
             seen.extend(prompt_hashes(path))
         table = stack.enter_context(PromptTable(out))
         rendering = Rendering(renderer, SpecialTexts(tokenizer), escape, accounts)
-        keeping = Keeping(table, accounts, seen, facts, set(tokenizer.all_special_ids), limit)
+        keeping = Keeping(table, accounts, seen, facts, special_ids(tokenizer), limit)
         progress = stack.enter_context(Progress(f"{settings['dataset']}: tokenizing", "rows", len(numbers)))
 
         def prompts() -> Iterator[Prompt]:
