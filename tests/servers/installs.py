@@ -79,10 +79,10 @@ RECIPES = {
 
 
 def python_of(name: str) -> Path:
-    """The interpreter of an environment. Raises SystemExit with the command that makes it."""
+    """The interpreter of an environment. Raises FileNotFoundError with the command that makes it."""
     python = ENGINES / name / "bin" / "python"
     if not python.exists():
-        raise SystemExit(f"{name} is not installed in {ENGINES}: run python tests/servers/installs.py {name}")
+        raise FileNotFoundError(f"{name} is not installed in {ENGINES}: run python tests/servers/installs.py {name}")
     return python
 
 
