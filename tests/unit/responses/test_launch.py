@@ -6,6 +6,7 @@ import json
 import os
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -190,9 +191,10 @@ def test_one_that_crashed_is_started_again_at_the_same_place(new):
         await crash(server)
         await until(lambda: server.pid not in (None, first["pid"]))
         await until(lambda: "serving" in server.log.read_text().rpartition("---")[2])
+        assert not is_running(first["helper"])  # it could hold memory that the next one needs
         return url == server.url, server.crashes, first["pid"] != (await page(server))["pid"]
 
-    server = new()
+    server = new("helper")
     assert in_one_run(server, crash_and_ask) == (True, 1, True)
     assert "ended with status 3" in server.said[-1] and "out of memory" in server.said[-1]
     assert server.given_up == []
@@ -260,14 +262,20 @@ def test_one_that_loads_for_long_is_told_of_and_given_up_in_the_end(new, monkeyp
     assert server.pid is None
 
 
-def test_a_restart_that_finds_its_port_taken_moves(new):
-    async def take_the_port(server):
-        url, port = server.url, int(server.url.rpartition(":")[2])
+def test_a_restart_that_finds_its_port_taken_moves(new, monkeypatch):
+    async def kill(server):
+        url = server.url
         os.kill(server.pid, signal.SIGKILL)
-        await until(lambda: launch.is_free(port))
-        with launch.socket.create_server((launch.HOST, port)):
-            await until(lambda: server.url != url)
-            await until(lambda: "serving" in server.log.read_text().rpartition("---")[2])
-            return await page(server)
+        await until(lambda: server.url != url)
+        await until(lambda: "serving" in server.log.read_text().rpartition("---")[2])
+        return await page(server)
 
-    assert in_one_run(new(), take_the_port)["words"]
+    monkeypatch.setattr(launch, "is_free", lambda port: False)
+    assert in_one_run(new(), kill)["words"]
+
+
+def test_a_port_is_free_while_nothing_listens_on_it():
+    port = launch.free_port()
+    assert launch.is_free(port)
+    with socket.create_server((launch.HOST, port)):
+        assert not launch.is_free(port)
