@@ -45,16 +45,21 @@ class Model:
 
     def __init__(self, script: dict):
         self.script = script
+        self._lengths: dict[str, dict] = {}
         self._delivered: dict[str, tuple[str, int]] = {}
         self._answer = lru_cache(maxsize=4096)(self._make)
 
     def locate(self, ids: list[int]) -> tuple[str, int]:
         """(hash of the original prompt, ids of its answer that the request holds already)."""
         border = last_occurrence(ids, self.script["answer_starts_after"])
-        if border is not None:
-            return ids_hash(ids[:border]), len(ids) - border
         whole = ids_hash(ids)
-        return self._delivered.get(whole, (whole, 0))
+        prompt, position = self._delivered.get(whole, (whole, 0))
+        if border is not None:
+            prompt, position = ids_hash(ids[:border]), len(ids) - border
+        if self.script["length_of_id"] and prompt not in self._lengths:
+            own = (length for token, length in self.script["length_of_id"].items() if int(token) in ids)
+            self._lengths[prompt] = next(own, self.script["length"])
+        return prompt, position
 
     def delivered(self, ids: list[int], piece: list[int], prompt: str, position: int) -> None:
         if last_occurrence(ids, self.script["answer_starts_after"]) is None:
@@ -66,7 +71,7 @@ class Model:
 
     def _make(self, prompt: str) -> list[int]:
         draw = random.Random(f"{self.script['seed']}/{prompt}")
-        length = max(1, draw_length(self.script["length"], draw))
+        length = max(1, draw_length(self._lengths.get(prompt, self.script["length"]), draw))
         letters = self.script["answer_ids"]
         table = [letters[i % len(letters)] for i in range(256)]
         return [table[byte] for byte in draw.randbytes(length - 1)] + [self.script["eos"]]
@@ -218,6 +223,7 @@ DEFAULTS = {
     "answer_ids": list(LETTERS),
     "seed": 0,
     "length": {"fixed": 20},
+    "length_of_id": {},  # {id: length} for the prompts that hold that id
     "delay": 0.002,
     "rate": None,
     "capacity": None,
