@@ -18,7 +18,7 @@ def one_sentence(log: str) -> Iterator[None]:
     Status 1 for what the user can mend and 75 for what asking again goes on with; anything else is a fault of
     ours, whose traceback goes to the log.
     """
-    logging.basicConfig(filename=log, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    logging.basicConfig(filename=log, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", force=True)
     try:
         yield
     except (UserError, TemporaryFailure) as error:

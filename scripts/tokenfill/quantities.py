@@ -73,6 +73,14 @@ def shown_count(number: int) -> str:
     return str(number)
 
 
+def shown_duration(seconds: float) -> str:
+    """A time span for people: 45 s, 12 min, 3 h 05 min."""
+    minutes = round(seconds / 60)
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60:02} min"
+
+
 FORMS = {
     "count": parse_count,
     "real": parse_real,

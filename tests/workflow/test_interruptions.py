@@ -109,7 +109,7 @@ def test_a_killed_worker_costs_only_what_was_in_flight(slow, server, running):
     assert running.wait(30) == 1
     output = slow.output()
     assert "0 of 1 datasets are done" in output
-    assert "chat: not finished" in output
+    assert "chat: generate_responses was killed" in output
     finish(slow, server, journal_of(slow))
 
 

@@ -8,6 +8,7 @@ from tokenfill.quantities import shown_count
 from tokenfill.report.status import RESULTS, Standing, standing
 
 LOGS = Path("logs")
+OUTPUTS = {"tokenize_prompts": "prompts.parquet", "generate_responses": "complete", "build_records": "records.jsonl"}
 
 
 def after_success(names: Iterable[str]) -> list[str]:
@@ -22,18 +23,24 @@ def after_success(names: Iterable[str]) -> list[str]:
 
 
 def after_error(names: Iterable[str], since: float) -> list[str]:
-    """One line for each job that failed since `since` (seconds of the epoch), then how to go on."""
+    """How to go on, then one line for each job that ended badly since `since` (seconds of the epoch)."""
     rows = [standing(RESULTS / name) for name in names]
-    failed = [f"{log.stem}: {sentence}" for log in logs_since(since) if (sentence := last_sentence(log))]
-    told = {line.partition(":")[0] for line in failed}
-    killed = [
-        f"{row.dataset}: not finished, and no reason was left; see {LOGS}/*/{row.dataset}.log"
-        for row in rows
-        if row.state not in ("complete", "exhausted") and row.dataset not in told and not failed
-    ]
     done = sum(row.state in ("complete", "exhausted") for row in rows)
-    go_on = f"{done} of {len(rows)} datasets are done; what was answered is kept, and the same command goes on"
-    return [*(exhausted(row) for row in rows if row.state == "exhausted"), go_on, *killed, *failed]
+    return [
+        *(exhausted(row) for row in rows if row.state == "exhausted"),
+        f"{done} of {len(rows)} datasets are done; what was answered is kept, and the same command goes on",
+        *filter(None, map(bad_end, logs_since(since))),
+    ]
+
+
+def bad_end(log: Path) -> str | None:
+    """What a job's log says of its bad end; None if it ended well. A killed job leaves a log and no output."""
+    if sentence := last_sentence(log):
+        return f"{log.stem}: {sentence.removeprefix(log.stem + ': ')}"
+    output = OUTPUTS.get(log.parent.name)
+    if output and not (RESULTS / log.stem / output).exists():
+        return f"{log.stem}: {log.parent.name} was killed and left no reason; see {log}"
+    return None
 
 
 def exhausted(row: Standing) -> str:

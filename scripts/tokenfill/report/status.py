@@ -5,7 +5,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from tokenfill.quantities import shown_count
+from tokenfill.quantities import shown_count, shown_duration
 
 RESULTS = Path("results")
 
@@ -88,7 +88,7 @@ def _speed(progress: dict, state: str) -> str:
     speed, left = progress.get("tokens_per_second"), progress.get("seconds_left")
     parts = [f"{progress.get('in_flight', 0)} in flight"]
     parts += [f"{shown_count(int(speed))} tokens/s"] if isinstance(speed, int | float) else []
-    parts += [f"{time.strftime('%H:%M', time.gmtime(left))} h left"] if isinstance(left, int) and left < 86400 else []
+    parts += [f"{shown_duration(left)} left"] if isinstance(left, int | float) else []
     return ", ".join(parts)
 
 
