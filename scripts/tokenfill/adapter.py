@@ -24,6 +24,8 @@ def one_sentence(log: str) -> Iterator[None]:
     except (UserError, TemporaryFailure) as error:
         _tell(str(error), log)
         sys.exit(TemporaryFailure.STATUS if isinstance(error, TemporaryFailure) else 1)
+    except KeyboardInterrupt:
+        sys.exit(130)  # before the job listens to signals itself; nothing has begun
     except Exception as error:
         logging.exception("the job ended in a fault")
         _tell(f"{type(error).__name__}: {error} (a fault in tokenfill itself; the traceback is in {log})", log)

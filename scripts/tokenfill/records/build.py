@@ -36,7 +36,7 @@ def build(settings: Path, prompts: Path, complete: Path, records: Path) -> None:
                         turns=[prompt.turn],
                         prompt_ids=prompt.input_ids,
                         output_ids=output_ids,
-                        finish_reason=answer.finish_reason,
+                        finish_reason="length" if answer.is_cut else "stop",
                         dataset=asked["dataset"],
                     )
                 )

@@ -42,11 +42,17 @@ class Counting:
     def has_ended(self, answer: "Answer") -> bool:
         """Whether nothing more is asked for this answer.
 
-        One cut at the length it was allowed goes on when it may be longer today.
+        One cut at the length it was allowed goes on when it may be longer today; one that was to go on has ended
+        when it is already as long as it may be today.
         """
-        if answer.finish_reason == "length":
-            return self.allowance(answer.prompt_tokens) < answer.max_new_tokens + REOPENED_BY_AT_LEAST
-        return answer.finish_reason == "stop"
+        allowance = self.allowance(answer.prompt_tokens)
+        match answer.finish_reason:
+            case "stop":
+                return True
+            case "length":
+                return allowance < answer.max_new_tokens + REOPENED_BY_AT_LEAST
+            case _:
+                return answer.output_tokens >= allowance
 
     def counts(self, answer: "Answer") -> bool:
         """Whether this answer is part of the data set: ended, wanted and not dropped by policy."""
@@ -54,7 +60,7 @@ class Counting:
             self.has_ended(answer)
             and not answer.is_broken
             and answer.sample < self.samples_per_prompt
-            and not (self.truncated == "drop" and answer.finish_reason == "length")
+            and not (self.truncated == "drop" and answer.is_cut)
             and not (self.cycles == "drop" and "cycle" in answer.flags)
         )
 
@@ -80,6 +86,11 @@ class Answer:
     server: str
     places: tuple[int, ...]
     is_broken: bool = False  # a part before the last one is missing
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether it ended, if it has, at its length and not by itself."""
+        return self.finish_reason != "stop"
 
 
 def key_of(line: dict) -> Key:
@@ -142,13 +153,13 @@ class Tally:
             self.unfinished += 1
             return
         self.flagged += bool(answer.flags)
-        self.truncated_all += answer.finish_reason == "length"
+        self.truncated_all += answer.is_cut
         if not counting.counts(answer):
             self.dropped += 1
             return
         self.tokens += counting.tokens(answer)
         self.responses += 1
-        self.truncated += answer.finish_reason == "length"
+        self.truncated += answer.is_cut
         self.last_ended_at = max(self.last_ended_at, answer.ended_at)
 
 

@@ -246,26 +246,12 @@ class Filler:
         joined = ask.generated + ids if ask.generated else ids
         if finish == "length" and goes_in_a_cycle(joined):
             flags = [*flags, "cycle"]
-        line = {
-            "v": 1,
-            "id": ask.prompt.id,
-            "prompt_hash": ask.prompt.prompt_hash,
-            "sample": ask.sample,
-            "turn": ask.prompt.turn,
-            "part": ask.part,
-            "settings": self._settings_digest,
-            "output_ids": ids,
+        line = ask.line(self._settings_digest, ids, finish) | {
             "text": reply.text,
-            "finish_reason": finish,
             "flags": flags,
-            "prompt_tokens": len(ask.prompt.input_ids),
-            "output_tokens": len(ids),
-            "max_new_tokens": ask.allowance,
             "seed": self._seed_of(ask),
-            "prompt_ids": None,
             "server": url,
             "model": reply.model or self.pool.model,
-            "attempt": ask.attempts + 1,
             "started": round(started, 3),
             "seconds": round(seconds, 3),
         }
@@ -278,9 +264,8 @@ class Filler:
             self._learn(self.dataset.counting.tokens(answer))
             self._warn_of_truncation()
         elif self.draining_since is None:
-            ask.generated, ask.part = joined, ask.part + 1
-            ask.attempts, ask.crashes, ask.avoid, ask.stay_with = 0, 0, set(), url
-            self.work.go_on(ask)
+            ask.go_on(joined, url)
+            self.work.put_first(ask)
 
     def _keep_piece(self, flight: Flight, piece: Reply, started: float) -> bool:
         """Keep what an answer that we ended had come to, if it can go on from there."""
@@ -302,6 +287,7 @@ class Filler:
             ask.crashes += 1
             if ask.crashes >= 2:
                 failure = Failure("poison", "the server crashed twice while this prompt was in flight")
+        ask.failures += 1
         ask.attempts += failure.kind.attempts > 0
         self.fatal = self.fatal or self.giving_up.is_set_up_wrong(failure, url)
         match next_step(failure.kind, ask.attempts):
@@ -309,7 +295,7 @@ class Filler:
                 self.fatal = UserError(f"{self.dataset.name}: {url} answers {failure.status}: {failure.message}")
             case Decision.RETRY:
                 ask.avoid.add(url)
-                delay = retry_delay(ask.attempts, failure.retry_after, self._dice)
+                delay = retry_delay(ask.failures, failure.retry_after, self._dice)
                 self.work.retry_at(time.monotonic() + delay, ask)
             case Decision.PUT_ASIDE:
                 self.fatal = self.giving_up.put_aside(ask, failure, self.work.prompts_asked) or self.fatal

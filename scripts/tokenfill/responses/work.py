@@ -16,8 +16,9 @@ from tokenfill.responses.prompt_table import Prompt, PromptTable
 class Ask:
     """One answer to be had: its prompt, what was generated of it so far, and what asking for it has met with.
 
-    `generated`: ids of the parts on disk. `allowance`: most tokens the whole answer may have. `attempts` counts
-    requests of this part that failed; `avoid` the servers they failed on; `stay_with` the one that has its cache.
+    `generated`: ids of the parts on disk. `allowance`: most tokens the whole answer may have. `failures` counts the
+    requests of this part that failed, `attempts` those of them that its class counts; `avoid` are the servers they
+    failed on, `stay_with` the one that has its cache. `crashes`: deaths of a launched server that it was in flight at.
     """
 
     prompt: Prompt
@@ -25,6 +26,7 @@ class Ask:
     allowance: int
     part: int = 0
     generated: list[int] = field(default_factory=list)
+    failures: int = 0
     attempts: int = 0
     crashes: int = 0
     avoid: set[str] = field(default_factory=set)
@@ -33,6 +35,37 @@ class Ask:
     @property
     def key(self) -> Key:
         return self.prompt.id, self.prompt.prompt_hash, self.sample, self.prompt.turn
+
+    def line(self, settings: str, output_ids: list[int], finish_reason: str) -> dict:
+        """The journal line of this part, without what its server and its clock have to add."""
+        return {
+            "v": 1,
+            "id": self.prompt.id,
+            "prompt_hash": self.prompt.prompt_hash,
+            "sample": self.sample,
+            "turn": self.prompt.turn,
+            "part": self.part,
+            "settings": settings,
+            "output_ids": output_ids,
+            "text": "",
+            "finish_reason": finish_reason,
+            "flags": [],
+            "prompt_tokens": len(self.prompt.input_ids),
+            "output_tokens": len(output_ids),
+            "max_new_tokens": self.allowance,
+            "seed": None,
+            "prompt_ids": None,
+            "server": None,
+            "model": None,
+            "attempt": self.failures + 1,
+        }
+
+    def go_on(self, generated: list[int], server: str) -> None:
+        """A part came back: what is asked next is the part after it."""
+        self.generated = generated
+        self.part += 1
+        self.failures = self.attempts = self.crashes = 0
+        self.avoid, self.stay_with = set(), server
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +188,7 @@ class Work:
         self.prompts_asked += 1
         return ask
 
-    def go_on(self, ask: Ask) -> None:
+    def put_first(self, ask: Ask) -> None:
         """Queue the next part of an answer, before everything else."""
         self._unfinished.appendleft(ask)
 

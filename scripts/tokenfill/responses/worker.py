@@ -44,9 +44,12 @@ def fill(*, settings: Path, prompts: Path, complete: Path, engine: Path, rank: i
     try:
         while True:
             ledger = dataset.ledger()
+            worker = Worker(dataset, ledger, progress, Path(engine), rank)
             if not dataset.is_met() and _has_work(dataset, ledger):
-                asyncio.run(Worker(dataset, ledger, progress, Path(engine), rank).run())
-            if dataset.reread_settings():
+                asyncio.run(worker.run())
+            if dataset.reread_settings() and not dataset.is_met():
+                if worker.is_told_to_stop:
+                    raise TemporaryFailure(worker.stopped())
                 continue  # a budget raised meanwhile is filled in the same run
             if not dataset.is_met() and ledger.transient:
                 raise TemporaryFailure(
@@ -101,6 +104,11 @@ class Worker:
         self._ended_by: TemporaryFailure | None = None
         self.filler: Filler | None = None
 
+    @property
+    def is_told_to_stop(self) -> bool:
+        """Whether a signal came, or snakemake is gone."""
+        return self.filler is not None and self.filler.draining_since is not None
+
     async def run(self) -> None:
         """Fill until the budget is met, the prompts are exhausted or the run is told to stop.
 
@@ -120,7 +128,7 @@ class Worker:
                 if filler.draining_since is None and not self.dataset.is_met():
                     filler.giving_up.settle(self.dataset.tally.responses > 0)
         except asyncio.CancelledError:
-            raise self._ended_by or TemporaryFailure(self._stopped()) from None
+            raise self._ended_by or TemporaryFailure(self.stopped()) from None
         except TemporaryFailure:
             if not self.dataset.is_met():
                 raise
@@ -128,10 +136,11 @@ class Worker:
             self.dataset.journal.sync()
             state = "complete" if self.dataset.is_met() else "stopped"
             self.progress.show(state, 0, self.filler.failures if self.filler else 0)
-        if self.filler and self.filler.draining_since is not None and not self.dataset.is_met():
-            raise TemporaryFailure(self._stopped())
+        if self.is_told_to_stop and not self.dataset.is_met():
+            raise TemporaryFailure(self.stopped())
 
-    def _stopped(self) -> str:
+    def stopped(self) -> str:
+        """The sentence that a run ends with that was told to stop."""
         tally = self.dataset.tally
         return (
             f"{self.dataset.name} was stopped at {tally.tokens:,} of {self.dataset.budget:,} tokens, "
@@ -230,7 +239,7 @@ class Worker:
                     is_aborted = True
                     await filler.abort_in_flight()
                 if drained_for > self.engine["drain_patience"] + ABORT_PATIENCE:
-                    filler.stop_now(self._stopped())
+                    filler.stop_now(self.stopped())
             filler.pool.tick(now)
             self._give_up_on_outage()
             self._take_up_changed_engine()

@@ -3,7 +3,6 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
 from tokenfill.responses.answers import Counting, fold, key_of, tally
 
 
@@ -105,3 +104,11 @@ def test_joining_keeps_every_token_whatever_the_cuts(sizes, repeat_at):
     assert answer.output_tokens == sum(sizes)
     assert not answer.is_broken
     assert key_of(lines[0]) == ("a", "h", 0, 0)
+
+
+def test_lowering_max_new_tokens_ends_what_is_already_as_long():
+    begun = folded(line(0, [1] * 60, "part")).values()
+    assert tally(begun, Counting(max_new_tokens=100)).unfinished == 1
+    lowered = tally(begun, Counting(max_new_tokens=50))
+    assert (lowered.tokens, lowered.truncated, lowered.unfinished) == (60, 1, 0)
+    assert tally(begun, Counting(max_new_tokens=50, truncated="drop")).tokens == 0
