@@ -59,17 +59,22 @@ class Health:
     _first: int = 0
     _survivors: int = 0
 
-    def failed(self, now: float, began: float, is_outage: bool, reason: str, dice: random.Random) -> bool:
+    def failed(
+        self, now: float, began: float, is_outage: bool, in_flight: int, reason: str, dice: random.Random
+    ) -> bool:
         """A request that began at `began` failed; True if this takes the server out.
 
-        `is_outage`: the connection, the server or its gateway broke, as opposed to an answer that is none. Failures of
-        requests from before it was last taken out belong to that outage.
+        `is_outage`: the connection, the server or its gateway broke, as opposed to an answer that is none. `in_flight`:
+        requests that are still under way, since what fails fast comes before what goes well. Failures of requests from
+        before it was last taken out belong to that outage.
         """
         if self.state is not State.UP or began <= self.out_since:
             return False
         self.in_a_row += 1
         enough = FAILURES_IN_A_ROW if is_outage else BAD_ANSWERS_IN_A_ROW
-        if self.in_a_row < enough and not (self.strikes and is_outage):
+        if self.strikes and is_outage:
+            enough = 1
+        if self.in_a_row < max(enough, in_flight // 8):
             return False
         self._take_out(now, reason, dice)
         self._first, self._pace = 4, min(60.0, max(1.0, now - began))

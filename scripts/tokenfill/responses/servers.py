@@ -219,14 +219,16 @@ class Pool:
         name = failure.kind.name
         if name == "busy":
             left = server.places.held + server.places.held_by_others(server.limit.ceiling)
-            server.limit.refused(now, left)
+            server.limit.refused(now, place.began, left)
             server.not_before = max(
                 server.not_before, now + (failure.retry_after or 0.0) * self._dice.uniform(1.0, 1.1)
             )
             is_out = left == 0 and server.health.unavailable(now, place.began, failure.message, self._dice)
         elif failure.kind.takes_server_out or name in BAD_ANSWERS:
             is_outage = failure.kind.takes_server_out
-            is_out = server.health.failed(now, place.began, is_outage, failure.message, self._dice)
+            is_out = server.health.failed(
+                now, place.began, is_outage, len(server.in_flight), failure.message, self._dice
+            )
         else:
             server.health.answered(now)
             is_out = False

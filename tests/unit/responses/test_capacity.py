@@ -22,7 +22,7 @@ class FakeServer:
         while len(self.running) < self.limit.value:
             if self.room is not None and len(self.running) >= self.room:
                 self.refusals += 1
-                self.limit.refused(self.now, len(self.running))
+                self.limit.refused(self.now, self.now, len(self.running))
                 continue
             tokens = 1 + round(self.mean * self.dice.lognormvariate(-0.4, 0.9))
             heapq.heappush(self.running, (self.made + tokens, self.now, tokens))
@@ -57,7 +57,7 @@ def falling_from_300(n):
 def test_a_fixed_limit_is_the_ceiling_whatever_happens():
     limit = Limit(100, told=8, is_fixed=True)
     FakeServer(limit, flat_from_64, room=1000).run(2000)
-    limit.refused(1e9, 3)
+    limit.refused(1e9, 0.0, 3)
     assert limit.value == 100
 
 
@@ -88,10 +88,21 @@ def test_it_goes_back_where_throughput_falls(seed):
 
 
 def test_a_burst_of_refusals_leaves_what_the_server_took():
-    server = FakeServer(Limit(1000, told=1000), rising, room=90)
-    server.admit()
-    assert server.limit.value == 90
-    assert server.refusals == 1  # one by one they would be as many as are too many
+    limit = Limit(256, told=256)
+    for left in range(255, 89, -1):
+        limit.refused(now=2.0, began=1.0, in_flight=left)
+    assert limit.value == 128
+    for left in range(127, 89, -1):
+        limit.refused(now=4.0, began=3.0, in_flight=left)
+    assert limit.value == 90
+
+
+def test_refusals_now_and_then_cost_little():
+    server = FakeServer(Limit(64, told=64), rising)
+    for _ in range(1000):
+        server.run(20)
+        server.limit.refused(server.now, server.running[0][1], len(server.running) - 1)
+    assert sum(server.seen) / len(server.seen) > 55
 
 
 def test_under_a_server_that_refuses_it_stays_close_below_and_refusals_are_few():
@@ -103,7 +114,7 @@ def test_under_a_server_that_refuses_it_stays_close_below_and_refusals_are_few()
 
 def test_after_a_passing_shortage_it_is_back_soon():
     server = FakeServer(Limit(256, told=256), rising, room=10).run(200)
-    assert server.limit.value <= 11
+    assert server.limit.value <= 14
     server.room = None
     server.run(1500)
     assert server.limit.value > 200

@@ -23,8 +23,8 @@ def up(now=0.0):
     return health
 
 
-def fail(health, now, took=0.01, is_outage=True):
-    return health.failed(now, now - took, is_outage, "connection refused", DICE)
+def fail(health, now, took=0.01, is_outage=True, in_flight=0):
+    return health.failed(now, now - took, is_outage, in_flight, "connection refused", DICE)
 
 
 def test_one_broken_connection_among_answers_is_no_outage():
@@ -38,11 +38,17 @@ def test_one_broken_connection_among_answers_is_no_outage():
 
 def test_three_failures_in_a_row_take_it_out_once_for_all_that_was_in_flight():
     health = up()
-    assert [health.failed(10.0, 1.0, True, "reset", DICE) for _ in range(256)].count(True) == 1
+    assert [health.failed(10.0, 1.0, True, 0, "reset", DICE) for _ in range(256)].count(True) == 1
     assert (health.state, health.strikes, health.until) == (State.OUT, 1, 10.5)
     health.probed(11.0, 0)
-    assert not health.failed(11.1, 1.0, True, "reset", DICE), "a request from before the outage belongs to it"
+    assert not health.failed(11.1, 1.0, True, 0, "reset", DICE), "a request from before the outage belongs to it"
     assert health.state is State.UP
+
+
+def test_what_fails_fast_while_most_is_under_way_is_no_outage_and_a_crash_is_one():
+    health = up()
+    assert not any(fail(health, 10.0, in_flight=243) for _ in range(13))
+    assert [fail(health, 11.0, in_flight=left) for left in range(242, -1, -1)].count(True) == 1
 
 
 def test_bad_answers_take_it_out_later_than_broken_connections():
@@ -107,7 +113,7 @@ def test_a_server_that_is_well_again_is_full_within_seconds():
 def test_a_failure_that_takes_long_to_show_makes_it_come_back_slower():
     health = up()
     for _ in range(3):
-        health.failed(40.0, 10.0, True, "no route", DICE)
+        health.failed(40.0, 10.0, True, 0, "no route", DICE)
     health.probed(41.0, 0)
     assert health.allowance(60.0) < 8 <= health.allowance(71.0)
 
