@@ -71,7 +71,7 @@ class Accounts:
 def _quantiles(lengths: array) -> str:
     if not lengths:
         return ""
-    low, half, high, top, most = np.percentile(np.asarray(lengths), [0, 50, 90, 99, 100], method="nearest")
+    low, half, high, top, most = np.percentile(np.asarray(lengths), [0, 50, 90, 99, 100], method="inverted_cdf")
     return f"min {low:,} · median {half:,} · p90 {high:,} · p99 {top:,} · max {most:,}"
 
 

@@ -40,10 +40,11 @@ class Reading:
         self.turns = settings["turns"]
         self.columns = settings["columns"]
         shapes.check_columns(self.columns)
+        self.wanted = shapes.wanted_columns(self.columns)
 
     def rows(self, source: str | list[str]) -> Iterator[sources.Row]:
         for part in sources.parse_source(source):
-            yield from sources.read_rows(part, shapes.wanted_columns(self.columns))
+            yield from sources.read_rows(part, self.wanted)
 
     def value(self, row: sources.Row) -> dict:
         """The row's columns under our names. Errors: RowProblem where it is no JSON object."""

@@ -9,6 +9,7 @@ _BLOCKS = (  # tool lists that other models' templates wrote into the system tex
     re.compile(r"<\|im_system\|>tool_declare<\|im_middle\|>(.*?)<\|im_end\|>", re.DOTALL),
     re.compile(r"<tools>(.*?)</tools>", re.DOTALL),
 )
+_OPENING = re.compile(r'\{\s*"|\[\s*\{')  # where an object, or a list of them, may begin
 _DECODER = json.JSONDecoder()
 
 
@@ -93,8 +94,8 @@ def _listed(text: str) -> list[dict] | None:
 
 
 def _opening(text: str, start: int) -> int:
-    places = [place for place in (text.find("{", start), text.find("[", start)) if place >= 0]
-    return min(places, default=-1)
+    found = _OPENING.search(text, start)
+    return found.start() if found else -1
 
 
 def _is_tool(value: object) -> bool:
