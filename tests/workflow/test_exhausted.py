@@ -42,9 +42,10 @@ def test_more_samples_or_a_lower_budget_settle_it(short, server):
 
 
 def test_failures_for_now_leave_no_sentinel(short, server):
-    server.update(faults=[{"when": {"nth": [2]}, "do": {"status": 500}, "times": 50}])
+    server.update(faults=[{"when": {"has_id": ord("3")}, "do": {"fault": "nan"}}])  # the prompt "code 3?"
     output = short.run(status=1)
     assert not short.path("results/code/complete").exists()
+    assert len(short.journal("code")) == 4
     assert "run again to ask them again" in output
     server.update(faults=[])
     short.run()
