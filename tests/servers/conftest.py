@@ -51,7 +51,7 @@ def sglang_server(model: Path, logs: Path) -> Iterator[running.Server]:
 
 @pytest.fixture(scope="session")
 def server(lane: str, model: Path, logs: Path, request: pytest.FixtureRequest) -> Iterator[running.Server]:
-    """The lane's server, with a key, 32 requests at a time and 8 waiting at most."""
+    """The lane's server, with a key, 32 requests at a time and 32 waiting at most."""
     if lane == "sglang":
         yield request.getfixturevalue("sglang_server")
         return

@@ -125,7 +125,7 @@ def sglang(model: Path, log: Path, *extra: str, key: str | None = KEY) -> Server
         "--dtype": "float32",
         "--max-total-tokens": 65536,
         "--max-running-requests": 32,
-        "--max-queued-requests": 8,
+        "--max-queued-requests": 32,
         "--context-length": CONTEXT_LENGTH,
     }
     if key:
@@ -157,7 +157,7 @@ def vllm(model: Path, log: Path, *extra: str, key: str | None = KEY) -> Server:
         "--dtype": "float32",
         "--max-model-len": CONTEXT_LENGTH,
         "--max-num-seqs": 32,
-        "--max-num-queued-reqs": 8,
+        "--max-num-queued-reqs": 32,
     }
     if key:
         options["--api-key"] = key

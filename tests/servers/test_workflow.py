@@ -217,8 +217,28 @@ def test_aborts_from_outside_are_asked_again_and_never_kept(lane, server, new):
 
 
 def test_ctrl_c_keeps_the_pieces_and_ends_the_requests_at_the_server(lane, server, new):
-    project = new(server.url, API[lane], datasets=None, engine={"drain_patience": 0})
-    project.configure(datasets=ONE, budget=100_000, max_new_tokens=1200, sampling={"temperature": 0.1})
+    interrupt(new(server.url, API[lane], datasets=None), lane, server)
+
+
+def test_ctrl_c_keeps_what_a_vllm_without_aborts_had_streamed(lane, model, tmp_path, new):
+    if lane != "vllm":
+        pytest.skip("for vLLM alone")
+    own = running.vllm(model, tmp_path / "own.log")  # without --enable-scale-out
+    try:
+        interrupt(new(own.url, "vllm", datasets=None), lane, own)
+    finally:
+        own.stop()
+
+
+def interrupt(project: RealProject, lane: str, server: running.Server) -> None:
+    """Ctrl-C in the middle; pieces are kept, the server is left idle, and the next run goes on from there."""
+    project.configure(
+        datasets=ONE,
+        budget=100_000,
+        max_new_tokens=1200,
+        sampling={"temperature": 0.1},
+        engine={"drain_patience": 0},
+    )
     process = project.start()
     project.wait_for(lambda: len(project.journal("chat")) > 2, 120)
     begun = time.monotonic()
