@@ -15,6 +15,7 @@ rule tokenize_prompts:
         "../envs/tokenfill.yaml"
     # The tokenizer spreads over the cores by itself.
     threads: 2
+    priority: priority
     message:
         "{wildcards.dataset}: tokenizing prompts"
     script:
