@@ -42,8 +42,8 @@ class Reading:
         shapes.check_columns(self.columns)
         self.wanted = shapes.wanted_columns(self.columns)
 
-    def rows(self, source: str | list[str]) -> Iterator[sources.Row]:
-        for part in sources.parse_source(source):
+    def rows(self, parts: Iterable[sources.Source]) -> Iterator[sources.Row]:
+        for part in parts:
             yield from sources.read_rows(part, self.wanted)
 
     def value(self, row: sources.Row) -> dict:
@@ -59,13 +59,21 @@ class Reading:
         return shapes.conversation(value, self.format, self.turns)
 
 
-def gather(reading: Reading, source, spool: Spool, accounts: Accounts, *, longest: int, excluded: Excluded) -> None:
+def gather(
+    reading: Reading,
+    parts: Iterable[sources.Source],
+    spool: Spool,
+    accounts: Accounts,
+    *,
+    longest: int,
+    excluded: Excluded,
+) -> None:
     """Puts every row that asks something into the spool, and accounts for the others.
 
     `longest`: characters beyond which a text has surely too many tokens, so that it is not even kept.
     """
     with Progress("reading", "rows") as progress:
-        for number, row in enumerate(reading.rows(source)):
+        for number, row in enumerate(reading.rows(parts)):
             accounts.rows += 1
             progress.advance()
             row_id = None
@@ -87,8 +95,6 @@ def gather(reading: Reading, source, spool: Spool, accounts: Accounts, *, longes
             row_id = row_id or digest[:16]
             header = Header(number, row_id, digest[:8], asked.ends, row.file, row.line)
             spool.add(row_id, digest, orjson.dumps(tuple(header)) + b"\n" + content)
-    if not accounts.rows:
-        raise UserError(f"source: {source} has no rows.")
 
 
 def _content(row_id: str | None, asked: shapes.Conversation, accounts: Accounts) -> tuple[str | None, bytes]:
@@ -99,11 +105,12 @@ def _content(row_id: str | None, asked: shapes.Conversation, accounts: Accounts)
         return row_id, orjson.dumps(content)
     except (TypeError, UnicodeEncodeError):
         pass
-    accounts.notice("surrogates")
     try:
-        return whole(row_id), orjson.dumps(whole(content))
+        mended = whole(row_id), orjson.dumps(whole(content))
     except TypeError as error:  # integers beyond 64 bits, in arguments or schemas
         raise RowProblem("bad_arguments", str(error)) from None
+    accounts.notice("surrogates")
+    return mended
 
 
 def whole(value):
@@ -138,7 +145,7 @@ def excluded_texts(exclude: list[str]) -> Excluded:
     """The texts of the files that must not be asked, read row by row like any source."""
     reading = Reading({"format": "auto", "turns": "each", "columns": {}})
     texts = []
-    for row in reading.rows(exclude) if exclude else ():
+    for row in reading.rows(sources.parse_source(exclude)):
         try:
             texts += user_texts(reading.conversation(reading.value(row)).messages)
         except RowProblem:

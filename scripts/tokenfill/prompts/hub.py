@@ -43,14 +43,13 @@ def _open(datasets, source: Source):
         if split not in saved:
             raise UserError(f"source: {folder} has no split {split}; add ?split= with one of {', '.join(saved)}.")
         return saved[split]
-    revision = None if folder.exists() else resolved_revision(source)
     return datasets.load_dataset(
-        source.dataset, name=source.config, split=source.split or "train", revision=revision, streaming=True
+        source.dataset, name=source.config, split=source.split or "train", revision=source.revision, streaming=True
     )
 
 
-def resolved_revision(source: Source) -> str:
-    """The commit of a hub dataset that is read, whatever branch or tag the config names."""
+def commit(source: Source) -> str:
+    """The commit of a hub dataset that its branch or tag names now. Errors: UserError where no hub answers."""
     from huggingface_hub import HfApi
 
     try:

@@ -78,6 +78,9 @@ def _listed(row: dict, name: str) -> list | None:
             if name in CHATS:
                 raise RowProblem("bad_messages", f"{name} is not valid JSON") from None
             return None
+    if isinstance(value, dict) and value and all(isinstance(column, list) for column in value.values()):
+        # a list of structs, as some tables store it: a list for each field
+        value = [dict(zip(value, fields, strict=False)) for fields in zip(*value.values(), strict=False)]
     if not isinstance(value, list):
         if name in CHATS and value is not None:
             raise RowProblem("bad_messages", f"{name} is {type(value).__name__}")

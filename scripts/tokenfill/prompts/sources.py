@@ -42,6 +42,20 @@ def parse_source(source: str | list[str]) -> list[Source]:
     return [_parse_one(name) for name in names]
 
 
+def pinned(source: Source) -> Source:
+    """The source with the commit that its branch or tag names now, if it is the hub's."""
+    if source.dataset is None or Path(source.dataset).exists():
+        return source
+    from tokenfill.prompts.hub import commit
+
+    return source._replace(revision=commit(source))
+
+
+def revision_read(parts: list[Source]) -> str | None:
+    """The commits of the hub datasets among pinned sources; None where there is none."""
+    return ", ".join(part.revision for part in parts if part.revision is not None) or None
+
+
 def _parse_one(name: str) -> Source:
     if name.startswith("hf://"):
         return _dataset(name.removeprefix("hf://"), name)
@@ -154,13 +168,3 @@ def without_nulls(value: object) -> object:
     if isinstance(value, list):
         return [without_nulls(item) for item in value]
     return value
-
-
-def revision_read(source: str | list[str]) -> str | None:
-    """The commit of the hub dataset that `source` names; None for local files."""
-    for part in parse_source(source):
-        if part.dataset is not None and not Path(part.dataset).exists():
-            from tokenfill.prompts.hub import resolved_revision
-
-            return resolved_revision(part)
-    return None

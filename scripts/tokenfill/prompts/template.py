@@ -127,7 +127,7 @@ class SpecialTexts:
     def __init__(self, tokenizer):
         texts = special_texts(tokenizer)
         # a plain search for the few beginnings is far faster than the pattern on texts that hold none
-        self._beginnings = sorted({text[:2] for text in texts})
+        self._beginnings = sorted({text[:4] for text in texts})
         self._bytes = [json.dumps(text, ensure_ascii=False)[1:-1].encode() for text in self._beginnings]
         self.pattern = re.compile("|".join(map(re.escape, texts)) or "(?!)")
 

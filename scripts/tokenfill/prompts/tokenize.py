@@ -14,7 +14,7 @@ from tokenfill.prompts.gather import Reading, excluded_texts, gather, unpacked
 from tokenfill.prompts.model import model_facts, model_folder
 from tokenfill.prompts.pipeline import Keeping, Prompt, Rendering, batches, encoded
 from tokenfill.prompts.progress import Progress
-from tokenfill.prompts.sources import revision_read
+from tokenfill.prompts.sources import parse_source, pinned, revision_read
 from tokenfill.prompts.spool import Spool
 from tokenfill.prompts.table import PromptTable, prompt_hashes
 from tokenfill.prompts.template import Renderer, SpecialTexts, load_tokenizer, special_ids
@@ -43,13 +43,14 @@ def tokenize_prompts(
     renderer = Renderer(tokenizer, settings["template_date"], settings["template_kwargs"])
     encoder = Encoder(tokenizer, escape)
     reading, excluded = Reading(settings), excluded_texts(settings["exclude"])
+    parts = [pinned(part) for part in parse_source(settings["source"])]
     out.parent.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
         skipped = skipped_path(out)
         accounts = Accounts(stack.enter_context(open(skipped, "w", encoding="utf-8")), log)
         spool = stack.enter_context(Spool(out.parent, _seed(settings)))
         longest = limit * longest_token(tokenizer)
-        gather(reading, settings["source"], spool, accounts, longest=longest, excluded=excluded)
+        gather(reading, parts, spool, accounts, longest=longest, excluded=excluded)
         order, repeated, renamed = spool.arrange()
         for payload in spool.payloads(repeated):
             header, _ = unpacked(payload)
@@ -73,7 +74,7 @@ def tokenize_prompts(
 
         for group, ids in encoded(batches(prompts()), lambda texts: encoder.encode(texts, limit)):
             keeping.keep(group, ids)
-        accounts.say(accounts.table(f"{settings['dataset']}: prompts from {settings['source']}"))
+        accounts.say(accounts.table(f"{settings['dataset']}: prompts from {_named(settings['source'])}"))
         if not accounts.lengths:
             raise UserError(_no_prompts(settings, accounts, skipped))
         metadata = {
@@ -82,7 +83,7 @@ def tokenize_prompts(
             "vocab_size": facts.vocab_size,
             "stop_token_ids": facts.stop_token_ids,
             "think_open": accounts.notices["think_open"] > 0,
-            "source_revision": revision_read(settings["source"]),
+            "source_revision": revision_read(parts),
             "rows_read": accounts.rows,
             "prompts": len(accounts.lengths),
             "skipped": dict(sorted(accounts.skipped.items())),
@@ -90,6 +91,10 @@ def tokenize_prompts(
         }
         table.finish(metadata)
     return metadata
+
+
+def _named(source: str | list[str]) -> str:
+    return source if isinstance(source, str) else ", ".join(source)
 
 
 def _seed(settings: dict) -> int | None:
@@ -106,11 +111,12 @@ def _advise(rows: int, limit: int | None, budget: int | None, accounts: Accounts
 
 
 def _no_prompts(settings: dict, accounts: Accounts, skipped: Path) -> str:
-    if not accounts.skipped:
-        return f"source: {settings['source']} gives no prompt."
+    source = _named(settings["source"])
+    if not accounts.rows:
+        return f"source: {source} has no rows."
     reason, count = accounts.skipped.most_common(1)[0]
     example = accounts.examples[reason]
     return (
-        f"source: {settings['source']} gives no prompt in {accounts.rows} rows, {count} of them for {reason}"
+        f"source: {source} gives no prompt in {accounts.rows} rows, {count} of them for {reason}"
         f"{f' ({example})' if example else ''}; {skipped} names each row, and format and columns say how rows are read."
     )

@@ -15,7 +15,7 @@ LINES = "".join(json.dumps(row) + "\n" for row in ROWS)
 
 
 def read(path, wanted=frozenset({"id", "prompt"})):
-    (source,) = sources.parse_source(str(path))
+    (source,) = map(sources.pinned, sources.parse_source(str(path)))
     return list(sources.read_rows(source, set(wanted)))
 
 
@@ -235,4 +235,5 @@ def test_a_hub_dataset_is_read_at_the_commit_that_its_branch_names(monkeypatch):
     monkeypatch.setattr(datasets, "load_dataset", load)
     assert values("hf://owner/name?config=all&split=test&revision=main") == ROWS
     assert asked == {"path": "owner/name", "name": "all", "split": "test", "revision": "0123abcd", "streaming": True}
-    assert sources.revision_read("hf://owner/name?revision=main") == "0123abcd"
+    parts = [sources.pinned(part) for part in sources.parse_source("hf://owner/name?revision=main")]
+    assert sources.revision_read(parts) == "0123abcd"

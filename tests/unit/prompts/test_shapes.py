@@ -157,6 +157,7 @@ def test_a_bad_message_before_its_end_costs_the_row():
         ({"question": [[{"role": "user", "content": "p"}], [{"role": "user", "content": "later"}]]}, "p"),
         ({"messages": '[{"role": "user", "content": "p"}]'}, "p"),
         ({"prompt": "[not json"}, "[not json"),
+        ({"messages": {"role": ["user", "assistant"], "content": ["p", "no"]}}, "p"),
         ({"messages": None, "prompt": "p"}, "p"),
     ],
 )

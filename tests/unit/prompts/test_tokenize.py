@@ -215,6 +215,13 @@ def test_batches_and_their_borders_change_nothing(tokenized, monkeypatch):
     assert pq.ParquetFile(done.out).num_row_groups > 10
 
 
+def test_integers_beyond_64_bits_cannot_be_rendered_faithfully(tokenized):
+    call = {"function": {"name": "f", "arguments": '{"n": 123456789012345678901234567890}'}}
+    chat = [*user("a")["messages"], {"role": "assistant", "tool_calls": [call]}, {"role": "tool", "content": "r"}]
+    done = tokenized([{"id": "big", "messages": chat}, user("b", id="b")])
+    assert done.ids == ["b"] and done.reasons == {"big": "bad_arguments"}
+
+
 def test_row_groups_are_small(tmp_path):
     ids = np.random.default_rng(0).integers(0, 150_000, 20_000, dtype=np.int32)
     with table.PromptTable(tmp_path / "prompts.parquet") as written:
