@@ -11,11 +11,11 @@ rule tokenize_prompts:
         prompts="results/{dataset}/prompts.parquet",
     log:
         "logs/tokenize_prompts/{dataset}.log",
+    priority: priority
     conda:
         "../envs/tokenfill.yaml"
     # The tokenizer spreads over the cores by itself.
     threads: 2
-    priority: priority
     message:
         "{wildcards.dataset}: tokenizing prompts"
     script:
