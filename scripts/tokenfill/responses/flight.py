@@ -167,7 +167,8 @@ class Filler:
         """Wait until something changed, at most for a second."""
         seconds = 1.0 if until is None else max(0.0, min(1.0, until - time.monotonic()))
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self.wake.wait(), seconds)
+            async with asyncio.timeout(seconds):  # wait_for of Python 3.11 may swallow a cancellation
+                await self.wake.wait()
 
     def _start(self, ask: Ask, place) -> None:
         asked_for = ask.allowance - len(ask.generated)

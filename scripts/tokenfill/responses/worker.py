@@ -201,8 +201,7 @@ class Worker:
         main = asyncio.current_task()
 
         def on_given_up(sentence: str) -> None:
-            self._ended_by = TemporaryFailure(f"{self.dataset.name}: {sentence}")
-            main.cancel()
+            self._stop(main, f"{self.dataset.name}: {sentence}")
 
         model, log = Path(self.dataset.settings["identity"]["model"]), self._folder / "server.log"
         server = launched(engine["launch"], model, log, engine, self.progress.say, on_given_up)
@@ -212,11 +211,19 @@ class Worker:
         """The first signal drains, the second ends at once."""
         self._signals += 1
         if self.filler is None or self._signals > 1:
-            main.cancel()
+            self._stop(main, self._stopped())
             return
         patience = duration(self.engine["drain_patience"])
         self.progress.say(f"stopping: answers may end for {patience}, then their pieces are kept (again to stop now)")
         self.filler.drain()
+
+    def _stop(self, main: asyncio.Task, reason: str) -> None:
+        """End the run at once, whether requests are in flight already or a server is still waited for."""
+        if self.filler is not None:
+            self.filler.stop_now(reason)
+            return
+        self._ended_by = TemporaryFailure(reason)
+        main.cancel()
 
     async def _watch(self) -> None:
         """What goes on beside the answers: syncs, progress, snakemake's life, changed servers, the end of patience."""
