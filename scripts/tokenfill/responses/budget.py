@@ -16,6 +16,6 @@ def contradiction(complete: Mapping, budget: int, journal_sizes: Mapping[str, in
     for name, size in complete["journal"].items():
         if journal_sizes.get(name, 0) < size:
             return f"{name} has {journal_sizes.get(name, 0):,} bytes where {size:,} were certified"
-    if complete["reason"] == "budget_met" and not is_met(complete["tokens"], min(budget, complete["budget"])):
+    if complete["reason"] == "budget_met" and not is_met(complete["tokens"], budget):
         return f"{complete['tokens']:,} tokens are certified, fewer than the budget of {budget:,}"
     return None

@@ -152,6 +152,14 @@ class TestTrust:
         complete = place.answer("chat", tokens=999)
         assert self.value(place) == complete["finished"]
 
+    def test_a_budget_raised_while_the_job_ended(self, place):
+        """Snakemake notes what the inputs hold when a job has ended, so that the raise alone would go unseen."""
+        complete = place.answer("chat")
+        place.config["budget"] = 1001
+        assert self.value(place) == complete["finished"]
+        place.config["budget"] = 1000
+        assert self.value(place) is None
+
     def test_exhausted_prompts_may_be_below_the_budget(self, place):
         complete = place.answer("chat", tokens=10) | {"reason": "prompts_exhausted"}
         Path("results/chat/complete").write_text(json.dumps(complete))
