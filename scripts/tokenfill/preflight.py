@@ -3,12 +3,11 @@
 import glob
 import json
 import shlex
-from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
 from tokenfill.errors import UserError
-from tokenfill.settings import MODEL_FILES, DatasetSettings, Settings, content_digests, digest
+from tokenfill.settings import MODEL_FILES, DatasetSettings, Settings, content_digests, differences, digest
 
 RESULTS = Path("results")
 
@@ -73,18 +72,6 @@ def read_json(path: Path) -> dict | None:
     except (OSError, ValueError):
         return None
     return content if isinstance(content, dict) else None
-
-
-def differences(then: Mapping, now: Mapping, prefix: str = "") -> list[str]:
-    """Every value that differs between two nested mappings: ["sampling.temperature was 0.8 and is 0.2"]."""
-    found = []
-    for key in sorted({*then, *now}):
-        old, new = then.get(key), now.get(key)
-        if isinstance(old, dict) and isinstance(new, dict):
-            found += differences(old, new, f"{prefix}{key}.")
-        elif old != new:
-            found.append(f"{prefix}{key} was {json.dumps(old)} and is {json.dumps(new)}")
-    return found
 
 
 def refuse_changed_identity(settings: Settings, where: str) -> None:

@@ -1,6 +1,7 @@
 """From the config to what each stage is asked for, and its digests. The checks are in config_check.py."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -104,6 +105,18 @@ def digest(value) -> str:
     """First 16 hex digits of sha256 over the canonical JSON of `value`."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     return sha256(text.encode()).hexdigest()[:16]
+
+
+def differences(then: Mapping, now: Mapping, prefix: str = "") -> list[str]:
+    """Every value that differs between two nested mappings: ["sampling.temperature was 0.8 and is 0.2"]."""
+    found = []
+    for key in sorted({*then, *now}):
+        old, new = then.get(key), now.get(key)
+        if isinstance(old, dict) and isinstance(new, dict):
+            found += differences(old, new, f"{prefix}{key}.")
+        elif old != new:
+            found.append(f"{prefix}{key} was {json.dumps(old)} and is {json.dumps(new)}")
+    return found
 
 
 def content_digests(folder: Path, chat_template: Path | None = None) -> dict[str, str]:

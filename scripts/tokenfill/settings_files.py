@@ -1,10 +1,10 @@
 """The files through which the config reaches the jobs: each written whole, and only when its content changes."""
 
 import json
-import os
 from pathlib import Path
 
 from tokenfill.errors import UserError
+from tokenfill.files import replace
 from tokenfill.preflight import RESULTS, journal_sizes, missing_sources, read_json, source_files
 from tokenfill.responses.budget import contradiction
 from tokenfill.settings import DatasetSettings, Settings
@@ -76,8 +76,6 @@ def write_if_changed(path: Path, content: dict) -> None:
         if path.exists() and path.read_text(encoding="utf-8") == text:
             return
         path.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = path.with_name(f".{path.name}.{os.getpid()}")
-        unfinished.write_text(text, encoding="utf-8")
-        os.replace(unfinished, path)
+        replace(path, text)
     except (OSError, UnicodeError) as error:
         raise UserError(f"{path} cannot be written: {error}; make room or set the folder's rights") from None

@@ -1,19 +1,18 @@
 """One dataset while it is being filled: its settings, prompts, journal and counts, and the sentinel at the end."""
 
-import contextlib
 import json
-import os
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 from tokenfill.errors import TemporaryFailure, UserError
+from tokenfill.files import replace
 from tokenfill.responses import budget
 from tokenfill.responses.answers import Answer, Counting, Key, fold, tally
 from tokenfill.responses.failures import Ledger
 from tokenfill.responses.journal import NAME, Journal, read_lines
 from tokenfill.responses.prompt_table import PromptTable
-from tokenfill.settings import digest
+from tokenfill.settings import differences, digest
 
 META = "raw_responses.meta.json"
 
@@ -97,7 +96,9 @@ class Dataset:
         if line.get("settings") == self.settings_digest:
             return
         then = {key: self.meta.get(key) for key in ("identity", "content")}
-        changed = difference(then, self.identity) if self.meta else f"see {line.get('settings')} in its lines"
+        changed = (
+            "; ".join(differences(then, self.identity)) if self.meta else f"see {line.get('settings')} in its lines"
+        )
         raise UserError(
             f"{self.journal.path} holds answers made with other settings ({changed}). Put the old value back, or "
             f"move the answers aside: mv {self._folder} {self._folder}.old"
@@ -176,10 +177,10 @@ class Dataset:
         settings = json.loads(self._settings_path.read_text())
         if settings == self.settings:
             return False
-        if settings["identity"] != self.settings["identity"]:
+        changed = differences(self.settings["identity"], settings["identity"])
+        if changed:
             raise TemporaryFailure(
-                f"{self.name}: {difference(self.settings['identity'], settings['identity'])} was changed while this "
-                "run went on; put it back and run again."
+                f"{self.name}: {changed[0]}, changed while this run went on; put it back and run again."
             )
         self.settings = settings
         self.recount()
@@ -211,25 +212,9 @@ class Dataset:
         self.journal.close()
 
 
-def difference(then: object, today: object, path: str = "") -> str:
-    """The first differing value of two nested settings, in words: `sampling.temperature: was 0.8, is 0.7`."""
-    if isinstance(then, dict) and isinstance(today, dict):
-        for key in sorted({*then, *today}):
-            if then.get(key) != today.get(key):
-                return difference(then.get(key), today.get(key), f"{path}.{key}" if path else key)
-    return f"{path}: was {json.dumps(then)}, is {json.dumps(today)}"
-
-
 def write_json(path: Path, content: dict) -> None:
-    """Replace a file in one step, so that no reader ever sees half of it. Raises TemporaryFailure where it cannot."""
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    """Replace a file in one step. Raises TemporaryFailure where it cannot."""
     try:
-        with unfinished.open("w") as file:
-            file.write(json.dumps(content, indent=1) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(unfinished, path)
+        replace(path, json.dumps(content, indent=1) + "\n")
     except OSError as error:
-        with contextlib.suppress(OSError):
-            unfinished.unlink()
         raise TemporaryFailure(f"{path} cannot be written: {error.strerror}.") from error

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from tokenfill.quantities import shown_count, shown_duration
 from tokenfill.responses.dataset import Dataset, write_json
 from tokenfill.responses.journal import NAME
 
@@ -84,31 +85,14 @@ class Progress:
     def sentence(self, in_flight: int, failures: int, speed: float, left: float | None) -> str:
         """The plain progress line."""
         tally, budget = self._dataset.tally, self._dataset.budget
+        left_in_words = "an unknown time" if left is None else shown_duration(left)
+        share = min(100.0, 100 * tally.tokens / budget)
         return (
-            f"{human(tally.tokens)} of {human(budget)} tokens ({min(100.0, 100 * tally.tokens / budget):.1f} %), "
-            f"{tally.responses} responses, {human(speed)} tokens/s, {in_flight} in flight, {failures} failures, "
-            f"{duration(left)} left"
+            f"{shown_count(tally.tokens)} of {shown_count(budget)} tokens ({share:.1f} %), "
+            f"{tally.responses} responses, {shown_count(round(speed))} tokens/s, {in_flight} in flight, {failures} failures, {left_in_words} left"
         )
 
     def close(self) -> None:
         """Leave the terminal as it was."""
         if self._bar is not None:
             self._bar.close()
-
-
-def human(count: float) -> str:
-    """A count as people say it: 950, 12.3k, 1.24M."""
-    for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if count >= size:
-            return f"{count / size:.3g}{letter}"
-    return f"{count:.0f}"
-
-
-def duration(seconds: float | None) -> str:
-    """Seconds as people say them: 45 s, 12 min, 3 h 05 min."""
-    if seconds is None:
-        return "an unknown time"
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60:02} min"

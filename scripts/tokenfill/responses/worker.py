@@ -10,13 +10,14 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 from tokenfill.errors import TemporaryFailure, UserError
+from tokenfill.quantities import shown_duration
 from tokenfill.responses.client import Client, connections_allowed, new_session
 from tokenfill.responses.dataset import Dataset
 from tokenfill.responses.engines import protocol as protocol_of
 from tokenfill.responses.failures import Ledger
 from tokenfill.responses.flight import Filler
 from tokenfill.responses.launch import Launched, launched
-from tokenfill.responses.progress import Progress, duration
+from tokenfill.responses.progress import Progress
 from tokenfill.responses.servers import Pool
 from tokenfill.responses.work import Limits, Work
 from tokenfill.settings import engine_of
@@ -213,7 +214,7 @@ class Worker:
         if self.filler is None or self._signals > 1:
             self._stop(main, self._stopped())
             return
-        patience = duration(self.engine["drain_patience"])
+        patience = shown_duration(self.engine["drain_patience"])
         self.progress.say(f"stopping: answers may end for {patience}, then their pieces are kept (again to stop now)")
         self.filler.drain()
 
@@ -258,14 +259,14 @@ class Worker:
         down_for = self.filler.pool.all_down_for()
         if down_for and down_for > self.engine["outage_patience"]:
             self.filler.stop_now(
-                f"{self.dataset.name}: no server has answered for {duration(down_for)} "
+                f"{self.dataset.name}: no server has answered for {shown_duration(down_for)} "
                 f"({self.filler.pool.troubles()}); all answers so far are kept, run the same command when one is up."
             )
         elif down_for and down_for > self._outage_said_at + 60.0:
             self._outage_said_at = down_for
             self.progress.say(
                 f"no server answers ({self.filler.pool.troubles()}); waiting, at most "
-                f"{duration(self.engine['outage_patience'] - down_for)} more"
+                f"{shown_duration(self.engine['outage_patience'] - down_for)} more"
             )
         elif not down_for:
             self._outage_said_at = -50.0

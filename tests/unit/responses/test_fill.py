@@ -107,7 +107,7 @@ def test_a_budget_raised_while_the_run_goes_on_is_filled_in_the_same_run(dataset
 def test_other_sampling_while_the_run_goes_on_ends_it_without_a_sentinel(dataset, server):
     server.update(delay=0.05)
     changed = meanwhile(lambda: len(server.log) > 4, lambda: dataset.configure(sampling={"temperature": 0.1}))
-    with pytest.raises(TemporaryFailure, match=r"sampling.temperature: was 0.8, is 0.1"):
+    with pytest.raises(TemporaryFailure, match=r"sampling.temperature was 0.8 and is 0.1"):
         dataset.fill()
     changed.join()
     assert not dataset.complete_path.exists()
@@ -212,7 +212,7 @@ def test_answers_of_other_settings_never_mix(dataset, server, harm):
     match harm:
         case "sampling":
             dataset.configure(sampling={"temperature": 0.1})
-            expected = r"identity.sampling.temperature: was 0.8, is 0.1"
+            expected = r"identity.sampling.temperature was 0.8 and is 0.1"
         case "tokenizer":
             dataset.lay_prompts([prompt(n) for n in range(40)], content="b")
             expected = r'content.template: was "a", is "b"'

@@ -1,0 +1,20 @@
+"""Replacing a file in one step, so that no reader and no kill ever meets half of it."""
+
+import contextlib
+import os
+from pathlib import Path
+
+
+def replace(path: Path, text: str) -> None:
+    """Write `text` to `path` by way of a file beside it, synced before it takes the name. Raises OSError."""
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with unfinished.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(unfinished, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            unfinished.unlink()
+        raise
