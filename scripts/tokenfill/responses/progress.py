@@ -87,10 +87,10 @@ class Progress:
         tally, budget = self._dataset.tally, self._dataset.budget
         left_in_words = "an unknown time" if left is None else shown_duration(left)
         share = min(100.0, 100 * tally.tokens / budget)
-        return (
-            f"{shown_count(tally.tokens)} of {shown_count(budget)} tokens ({share:.1f} %), "
-            f"{tally.responses} responses, {shown_count(round(speed))} tokens/s, {in_flight} in flight, {failures} failures, {left_in_words} left"
-        )
+        done = f"{shown_count(tally.tokens)} of {shown_count(budget)} tokens"
+        share = min(100.0, 100 * tally.tokens / budget)
+        rate = f"{shown_count(round(speed))} tokens/s, {in_flight} in flight, {failures} failures"
+        return f"{done} ({share:.1f} %), {tally.responses} responses, {rate}, {left_in_words} left"
 
     def close(self) -> None:
         """Leave the terminal as it was."""

@@ -215,7 +215,7 @@ def test_answers_of_other_settings_never_mix(dataset, server, harm):
             expected = r"identity.sampling.temperature was 0.8 and is 0.1"
         case "tokenizer":
             dataset.lay_prompts([prompt(n) for n in range(40)], content="b")
-            expected = r'content.template: was "a", is "b"'
+            expected = r'content.template was "a" and is "b"'
         case "no meta":
             (dataset.results / "raw_responses.meta.json").unlink()
             dataset.configure(sampling={"temperature": 0.1})
