@@ -124,9 +124,7 @@ class ScriptedServer:
                     return await self._answer(protocol, request, orjson.loads(raw), entry)
                 except Refused as refused:
                     entry["status"] = refused.status
-                    return web.json_response(
-                        protocol.error(refused.status, refused.message), status=refused.status
-                    )
+                    return web.json_response(protocol.error(refused.status, refused.message), status=refused.status)
             except asyncio.CancelledError:
                 entry["status"] = entry["status"] or 499  # the client went away
                 raise
@@ -174,6 +172,8 @@ class ScriptedServer:
             "attempt": attempt,
             "rid": body.get("rid", body.get("request_id")),
         }
+        if known:
+            entry["prompt"], entry["position"] = self.model.locate(raw_ids)
         entry["asked"] = {k: v for k, v in body.items() if k not in ("input_ids", "prompt")}
         age, seed = time.time() - self.started, self.script["seed"]
         seen = {
@@ -209,7 +209,7 @@ class ScriptedServer:
         return await self._decode(protocol, request, asked, entry, do)
 
     async def _decode(self, protocol, request, asked, entry: dict, do: dict) -> web.StreamResponse:
-        prompt, position = self.model.locate(asked.ids)
+        prompt, position = entry["prompt"], entry["position"]
         whole = do.get("ids") or self.model.rest(prompt, position)
         if "length" in do and "ids" not in do:
             whole = [
@@ -225,7 +225,7 @@ class ScriptedServer:
         finish = "stop" if ids[-1] == self.script["eos"] or ids[-1] in asked.stop_ids else "length"
         if do.get("fault") == "cycle":
             ids, finish = ([65, 66, 67, 32] * (asked.max_tokens // 4 + 1))[: asked.max_tokens], "length"
-        entry |= {"prompt": prompt, "position": position, "max_tokens": asked.max_tokens}
+        entry["max_tokens"] = asked.max_tokens
         slot = self.decoder.submit(len(ids), do.get("delay"))
         if asked.rid:
             self._live[asked.rid] = slot
@@ -292,9 +292,7 @@ class ScriptedServer:
         return web.Response()
 
     async def _cut(self, request, payload: bytes) -> web.StreamResponse:
-        response = web.StreamResponse(
-            headers={"Content-Length": str(len(payload)), "Content-Type": "application/json"}
-        )
+        response = web.StreamResponse(headers={"Content-Length": str(len(payload)), "Content-Type": "application/json"})
         await response.prepare(request)
         await response.write(payload[: len(payload) // 2])
         await asyncio.sleep(0.001)
@@ -389,9 +387,7 @@ async def serve(script: dict, port: int, log_path: str | None) -> None:
 
 
 if __name__ == "__main__":
-    arguments = argparse.ArgumentParser(
-        description="Scripted inference server; prints its URL when it listens."
-    )
+    arguments = argparse.ArgumentParser(description="Scripted inference server; prints its URL when it listens.")
     arguments.add_argument("--port", type=int, default=0)
     arguments.add_argument("--script", help="JSON file, or JSON itself")
     arguments.add_argument("--log", help="request log, JSON lines")

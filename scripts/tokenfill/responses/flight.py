@@ -23,6 +23,8 @@ from tokenfill.responses.work import Ask, Work
 
 log = logging.getLogger(__name__)
 
+ELSEWHERE_SECONDS = 0.5
+CRASHES_OF_POISON = 2
 TRUNCATED_SHARE, TRUNCATED_OF_AT_LEAST = 0.3, 200
 PENALTIES = {"repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
 
@@ -79,7 +81,6 @@ class Filler:
         self._stop_ids = frozenset(dataset.stop_token_ids)
         self._vocab_size = dataset.prompts.facts["vocab_size"]
         self._part_tokens = part_limit(engine["part_tokens"], protocol.PART_TOKENS, self._sampling)
-        self._speed = 0.0  # tokens per second of one request
         self.giving_up = GivingUp(dataset.name, ledger, engine["max_failed"])
         self._settings_digest = dataset.settings_digest
         self._is_warned_of_truncation = False
@@ -106,7 +107,7 @@ class Filler:
         """About how many tokens each admitted answer has so far, by the measure of the budget."""
         now = time.monotonic()
         tokens = [
-            self._tokens_so_far(f.ask) + min(f.asked_for, self._speed * (now - f.started))
+            self._tokens_so_far(f.ask) + min(f.asked_for, f.place.speed * (now - f.started))
             for f in self.flights.values()
         ]
         tokens += map(self._tokens_so_far, self.work.waiting())
@@ -124,10 +125,21 @@ class Filler:
             self._hand = None
         if self._hand is not None:
             return self._hand
-        ask = self.work.owed(time.monotonic(), suspects_allowed=self._suspects_in_flight == 0, only_begun=is_met)
+        ask = self._owed(is_met)
+        while ask is not None and ask.crashes >= CRASHES_OF_POISON:
+            self._put_aside(ask, Failure("poison", "the server crashed twice while this prompt was in flight"))
+            ask = self._owed(is_met)
         if ask is None and not is_met and self.work.peek_fresh() is not None and self._is_admitted():
             ask = self.work.take_fresh()
         return ask
+
+    def _owed(self, is_met: bool) -> Ask | None:
+        return self.work.owed(
+            time.monotonic(),
+            crashes=self.pool.crashes,
+            suspects_allowed=self._suspects_in_flight == 0,
+            only_begun=is_met,
+        )
 
     def _is_admitted(self) -> bool:
         """Whether the budget has room for one more prompt."""
@@ -145,6 +157,11 @@ class Filler:
                     await self._rest(self.work.next_retry())
                     continue
                 place = self.pool.place(avoid=ask.avoid, prefer=ask.stay_with)
+                if place is None and ask.avoid:
+                    # The servers it may go to are full; others may still have room for the next prompt.
+                    self._hand = None
+                    self.work.retry_at(time.monotonic() + ELSEWHERE_SECONDS, ask)
+                    continue
                 if place is None:
                     self._hand = ask
                     await self._rest(None)
@@ -258,9 +275,6 @@ class Filler:
         }
         answer = self.dataset.keep(ask.key, line)
         self.giving_up.succeeded()
-        if seconds > 0:
-            speed = len(ids) / seconds
-            self._speed = speed if not self._speed else 0.95 * self._speed + 0.05 * speed
         if finish != PART:
             self._learn(self.dataset.counting.tokens(answer))
             self._warn_of_truncation()
@@ -284,10 +298,8 @@ class Filler:
             return  # the next run asks again
         self.failures += 1
         log.info("%s part %d on %s: %s: %s", ask.key, ask.part, url, failure.kind.name, failure.message)
-        if failure.kind.name == "connection" and self.pool.crashes > flight.crashes_before:
-            ask.crashes += 1
-            if ask.crashes >= 2:
-                failure = Failure("poison", "the server crashed twice while this prompt was in flight")
+        if failure.kind.name == "connection" and failure.was_sent:
+            ask.lost_at = flight.crashes_before
         ask.failures += 1
         ask.attempts += failure.kind.attempts > 0
         self.fatal = self.fatal or self.giving_up.is_set_up_wrong(failure, url)
@@ -299,7 +311,10 @@ class Filler:
                 delay = retry_delay(ask.failures, failure.retry_after, self._dice)
                 self.work.retry_at(time.monotonic() + delay, ask)
             case Decision.PUT_ASIDE:
-                self.fatal = self.giving_up.put_aside(ask, failure, self.work.prompts_asked) or self.fatal
+                self._put_aside(ask, failure)
+
+    def _put_aside(self, ask: Ask, failure: Failure) -> None:
+        self.fatal = self.giving_up.put_aside(ask, failure, self.work.prompts_asked) or self.fatal
 
     def _warn_of_truncation(self) -> None:
         tally = self.dataset.tally

@@ -7,7 +7,7 @@ import random
 from dataclasses import dataclass
 from enum import Enum
 
-FIRST_REST, LONGEST_REST = 0.5, 30.0
+FIRST_REST, SHORT_REST, LONGEST_REST = 0.5, 5.0, 30.0
 REFUSED_REST = 60.0
 FAILURES_IN_A_ROW = 3  # one broken connection among many good answers is no outage
 BAD_ANSWERS_IN_A_ROW = 8
@@ -25,9 +25,9 @@ class State(Enum):
     REFUSED = "refused"
 
 
-def rest(strikes: int, dice: random.Random) -> float:
+def rest(strikes: int, dice: random.Random, longest: float = LONGEST_REST) -> float:
     """Seconds until a server that was taken out `strikes` times in a row is probed: doubling, jittered."""
-    return min(LONGEST_REST, FIRST_REST * 2 ** min(strikes - 1, 10)) * dice.uniform(0.5, 1.0)
+    return min(longest, FIRST_REST * 2 ** min(strikes - 1, 10)) * dice.uniform(0.5, 1.0)
 
 
 def patience(longest_piece: int, speed: float | None, slowest: float) -> float:
@@ -59,24 +59,27 @@ class Health:
     _first: int = 0
     _survivors: int = 0
 
-    def failed(
-        self, now: float, began: float, is_outage: bool, in_flight: int, reason: str, dice: random.Random
-    ) -> bool:
-        """A request that began at `began` failed; True if this takes the server out.
+    def failed(self, now: float, began: float, in_flight: int, reason: str, dice: random.Random) -> bool:
+        """The connection of a request that began at `began` broke; True if this takes the server out.
 
-        `is_outage`: the connection, the server or its gateway broke, as opposed to an answer that is none. `in_flight`:
-        requests that are still under way, since what fails fast comes before what goes well. Failures of requests from
-        before it was last taken out belong to that outage.
+        `in_flight`: requests that are still under way, since what fails fast comes before what goes well. Failures of
+        requests from before it was last taken out belong to that outage.
         """
+        enough = 1 if self.strikes else FAILURES_IN_A_ROW
+        return self._count(now, began, max(enough, in_flight // 8), LONGEST_REST, reason, dice)
+
+    def disappointed(self, now: float, began: float, in_flight: int, reason: str, dice: random.Random) -> bool:
+        """An answer came that is none; True if this takes the server out, for a short rest: it may be the prompts."""
+        self.last_proof = now
+        return self._count(now, began, max(BAD_ANSWERS_IN_A_ROW, in_flight // 8), SHORT_REST, reason, dice)
+
+    def _count(self, now: float, began: float, enough: int, longest: float, reason: str, dice: random.Random) -> bool:
         if self.state is not State.UP or began <= self.out_since:
             return False
         self.in_a_row += 1
-        enough = FAILURES_IN_A_ROW if is_outage else BAD_ANSWERS_IN_A_ROW
-        if self.strikes and is_outage:
-            enough = 1
-        if self.in_a_row < max(enough, in_flight // 8):
+        if self.in_a_row < enough:
             return False
-        self._take_out(now, reason, dice)
+        self._take_out(now, reason, dice, longest)
         self._first, self._pace = 4, min(60.0, max(1.0, now - began))
         return True
 
@@ -141,7 +144,7 @@ class Health:
         """Up, and has answered since it was last out."""
         return self.state is State.UP and not self.is_on_trial
 
-    def _take_out(self, now: float, reason: str, dice: random.Random) -> None:
+    def _take_out(self, now: float, reason: str, dice: random.Random, longest: float = LONGEST_REST) -> None:
         self.strikes += 1
         self.state, self.reason = State.OUT, reason
-        self.until, self.out_since = now + rest(self.strikes, dice), now
+        self.until, self.out_since = now + rest(self.strikes, dice, longest), now

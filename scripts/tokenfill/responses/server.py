@@ -8,6 +8,7 @@ from tokenfill.responses.engines import ServerFacts
 from tokenfill.responses.health import Health, State, patience
 from tokenfill.responses.places import Places, PrivatePlaces
 
+FADING = 0.95
 SAY_AGAIN = 60.0  # seconds until a server's trouble is said once more
 
 
@@ -30,6 +31,11 @@ class Place:
         return self.server.facts.workers or (self.server.url,)
 
     @property
+    def speed(self) -> float:
+        """Tokens/s of a request there; 0 before its first answer."""
+        return self.server.speed or 0.0
+
+    @property
     def streams(self) -> bool:
         """Whether only a streamed answer keeps its piece when it is ended early."""
         return self.server.facts.piece == "stream"
@@ -49,7 +55,9 @@ class Server:
     is_probed: bool = False
     not_before: float = 0.0  # Retry-After
     last_event: float = 0.0  # when a request last began or ended
-    recent: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=64))
+    recent: deque[float] = field(default_factory=lambda: deque(maxlen=64))  # seconds of the last answers
+    tokens: float = 0.0  # of recent answers, those before weighing less and less
+    seconds: float = 0.0
     said_at: float = -SAY_AGAIN
     is_said: bool = False
 
@@ -68,9 +76,22 @@ class Server:
 
     def patience(self, longest_piece: int) -> float:
         """Seconds of silence after which it is taken for hung."""
-        tokens, seconds = sum(t for t, _ in self.recent), sum(s for _, s in self.recent)
-        speed = max(tokens, 1) / max(seconds, 1e-6) if self.recent else None
-        return patience(longest_piece, speed, max((s for _, s in self.recent), default=0.0))
+        return patience(longest_piece, self.speed, max(self.recent, default=0.0))
+
+    @property
+    def speed(self) -> float | None:
+        """Tokens/s of one request, waiting included, as its recent answers showed; None before the first."""
+        return self.tokens / max(self.seconds, 1e-6) if self.tokens else None
+
+    def answered(self, tokens: int, seconds: float) -> None:
+        """An answer came after so many seconds."""
+        self.recent.append(seconds)
+        self.tokens = FADING * self.tokens + tokens
+        self.seconds = FADING * self.seconds + seconds
+
+    def load(self, now: float, usual_speed: float) -> float:
+        """Share of its limit that one more request would fill, over its speed: the least finishes soonest."""
+        return (len(self.in_flight) + 1) / max(1, self.most(now)) / (self.speed or usual_speed)
 
     def silence(self, now: float) -> float:
         """Seconds since a request last began or ended; 0 where none is in flight."""

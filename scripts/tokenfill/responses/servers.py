@@ -22,7 +22,10 @@ from tokenfill.responses.server import SAY_AGAIN, Place, Server
 
 POLL_SECONDS = 0.05  # how often a place is looked for while other workers hold them all
 LOST_INTEREST = 0.5  # seconds without a new wish for a place, after which others may have it
-BAD_ANSWERS = frozenset({"malformed", "not_an_answer", "nan", "stop_ignored", "cut_by_server", "aborted"})
+# HTTP 500 among them: the server is there, and the prompt may be the cause.
+BAD_ANSWERS = frozenset(
+    {"malformed", "not_an_answer", "nan", "stop_ignored", "cut_by_server", "aborted", "server_error"}
+)
 
 Outcome = tuple[int, float] | Failure | None
 
@@ -105,7 +108,7 @@ class Pool:
     # -- what the owner asks ---------------------------------------------------------------------------------
 
     def place(self, avoid: Collection[str] = (), prefer: str | None = None) -> Place | None:
-        """A place on the healthy server with the least load for its limit, or None if there is none now.
+        """A place on the healthy server with the least load for its limit and speed, or None if there is none now.
 
         `prefer`: taken if it has a free place. `avoid`: not taken while any other healthy server is there.
         """
@@ -113,7 +116,8 @@ class Pool:
         healthy = [server for server in self._servers.values() if server.is_open(now)]
         wanted = [server for server in healthy if server.url not in avoid] or healthy
         if len(wanted) > 1:
-            wanted.sort(key=lambda s: (s.url != prefer, len(s.in_flight) / max(1, s.most(now))))
+            usual = max((server.speed or 0.0 for server in wanted), default=0.0) or 1.0
+            wanted.sort(key=lambda server: (server.url != prefer, server.load(now, usual)))
         for server in wanted:
             number = server.places.take(server.most(now))
             if number is not None:
@@ -136,7 +140,7 @@ class Pool:
         server.last_event = now
         if isinstance(outcome, tuple):
             tokens, seconds = outcome
-            server.recent.append(outcome)
+            server.answered(tokens, seconds)
             server.health.answered(now)
             server.limit.ended(now, place.began, tokens, seconds)
         elif outcome is not None:
@@ -225,10 +229,8 @@ class Pool:
             )
             is_out = left == 0 and server.health.unavailable(now, place.began, failure.message, self._dice)
         elif failure.kind.takes_server_out or name in BAD_ANSWERS:
-            is_outage = failure.kind.takes_server_out
-            is_out = server.health.failed(
-                now, place.began, is_outage, len(server.in_flight), failure.message, self._dice
-            )
+            count = server.health.disappointed if name in BAD_ANSWERS else server.health.failed
+            is_out = count(now, place.began, len(server.in_flight), failure.message, self._dice)
         else:
             server.health.answered(now)
             is_out = False

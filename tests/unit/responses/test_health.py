@@ -24,7 +24,8 @@ def up(now=0.0):
 
 
 def fail(health, now, took=0.01, is_outage=True, in_flight=0):
-    return health.failed(now, now - took, is_outage, in_flight, "connection refused", DICE)
+    count = health.failed if is_outage else health.disappointed
+    return count(now, now - took, in_flight, "connection refused", DICE)
 
 
 def test_one_broken_connection_among_answers_is_no_outage():
@@ -38,10 +39,10 @@ def test_one_broken_connection_among_answers_is_no_outage():
 
 def test_three_failures_in_a_row_take_it_out_once_for_all_that_was_in_flight():
     health = up()
-    assert [health.failed(10.0, 1.0, True, 0, "reset", DICE) for _ in range(256)].count(True) == 1
+    assert [health.failed(10.0, 1.0, 0, "reset", DICE) for _ in range(256)].count(True) == 1
     assert (health.state, health.strikes, health.until) == (State.OUT, 1, 10.5)
     health.probed(11.0, 0)
-    assert not health.failed(11.1, 1.0, True, 0, "reset", DICE), "a request from before the outage belongs to it"
+    assert not health.failed(11.1, 1.0, 0, "reset", DICE), "a request from before the outage belongs to it"
     assert health.state is State.UP
 
 
@@ -54,6 +55,18 @@ def test_what_fails_fast_while_most_is_under_way_is_no_outage_and_a_crash_is_one
 def test_bad_answers_take_it_out_later_than_broken_connections():
     health = up()
     assert [fail(health, 10 + n / 10, is_outage=False) for n in range(8)] == [False] * 7 + [True]
+
+
+def test_bad_answers_never_mean_a_long_rest_since_it_may_be_the_prompts():
+    health, now = up(), 10.0
+    for _ in range(12):
+        for _ in range(8):
+            now += 0.1
+            fail(health, now, is_outage=False)
+        assert health.state is State.OUT and health.until - now <= 5.001
+        now = health.until
+        health.probed(now, 0)
+    assert health.last_proof > now - 6
 
 
 def test_on_trial_one_failure_is_enough_and_the_rest_doubles():
@@ -113,7 +126,7 @@ def test_a_server_that_is_well_again_is_full_within_seconds():
 def test_a_failure_that_takes_long_to_show_makes_it_come_back_slower():
     health = up()
     for _ in range(3):
-        health.failed(40.0, 10.0, True, 0, "no route", DICE)
+        health.failed(40.0, 10.0, 0, "no route", DICE)
     health.probed(41.0, 0)
     assert health.allowance(60.0) < 8 <= health.allowance(71.0)
 

@@ -116,6 +116,16 @@ def test_a_slow_server_does_not_hold_up_the_other(world):
     assert counts(with_pool(world, test)) == {A: 0, B: 4}
 
 
+def test_while_both_have_room_the_quicker_one_is_asked(world):
+    async def test(pool):
+        for url, seconds in ((A, 5.0), (B, 0.1)):
+            for _ in range(10):
+                pool.release(pool.place(prefer=url), (100, seconds))
+        return [pool.place().url for _ in range(6)]
+
+    assert with_pool(world, test) == [B, B, B, B, A, A]
+
+
 def test_an_attempt_goes_to_another_server_while_there_is_one(world):
     async def test(pool):
         first = [pool.place(avoid={A}) for _ in range(5)]
