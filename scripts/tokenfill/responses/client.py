@@ -32,6 +32,12 @@ def new_session(api_key: str | None) -> aiohttp.ClientSession:
     )
 
 
+def without_key(session: aiohttp.ClientSession, said: bytes) -> bytes:
+    """What a server said without the key that we send it, which some quote in their complaints."""
+    key = session.headers.get("Authorization", "").removeprefix("Bearer ").encode()
+    return bytes(said).replace(key, b"***") if key else bytes(said)
+
+
 def connections_allowed(wanted: int) -> int:
     """How many of the `wanted` connections this process may open, after raising its own limit as far as it may."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -69,11 +75,13 @@ class Client:
                 return self._parse(self._protocol.join(bytes(received)))  # raises "aborted", with the piece
             if isinstance(error, aiohttp.ClientPayloadError):
                 raise Failure("malformed", f"the answer broke off: {error}") from error
-            raise Failure("connection", str(error) or type(error).__name__) from error
+            failure = Failure("connection", str(error) or type(error).__name__)
+            failure.was_sent = not isinstance(error, aiohttp.ClientConnectorError)
+            raise failure from error
         finally:
             self._streams.pop(request_id, None)
         if status != 200:
-            message = error_message(status, received.decode("utf-8", "replace"))
+            message = error_message(status, without_key(self._session, received).decode("utf-8", "replace"))
             raise Failure(of_status(status).name, message, status, retry_after)
         if is_stream:
             return self._parse(self._protocol.join(bytes(received)))

@@ -83,6 +83,7 @@ class Failure(Exception):
     """One request that gave no answer.
 
     `status`: the HTTP status, None where none came. `piece`: what an aborted request had generated, if it came back.
+    `was_sent`: False where no connection came about, so that the server cannot have seen the request.
     """
 
     def __init__(self, name: str, message: str, status: int | None = None, retry_after: float | None = None):
@@ -92,6 +93,7 @@ class Failure(Exception):
         self.status = status
         self.retry_after = retry_after
         self.piece = None
+        self.was_sent = True
 
 
 def next_step(kind: FailureClass, attempts: int) -> Decision:

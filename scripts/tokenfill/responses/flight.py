@@ -24,6 +24,7 @@ from tokenfill.responses.work import Ask, Work
 log = logging.getLogger(__name__)
 
 ELSEWHERE_SECONDS = 0.5
+BROKEN_OFF = frozenset({"connection", "malformed", "aborted"})  # what the death of a server looks like
 CRASHES_OF_POISON = 2
 TRUNCATED_SHARE, TRUNCATED_OF_AT_LEAST = 0.3, 200
 PENALTIES = {"repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
@@ -298,7 +299,7 @@ class Filler:
             return  # the next run asks again
         self.failures += 1
         log.info("%s part %d on %s: %s: %s", ask.key, ask.part, url, failure.kind.name, failure.message)
-        if failure.kind.name == "connection" and failure.was_sent:
+        if failure.kind.name in BROKEN_OFF and failure.was_sent:
             ask.lost_at = flight.crashes_before
         ask.failures += 1
         ask.attempts += failure.kind.attempts > 0

@@ -5,6 +5,7 @@ import asyncio
 import aiohttp
 import orjson
 
+from tokenfill.responses.client import without_key
 from tokenfill.responses.engines import ServerFacts, WrongServer, behind, error_message, wrong_model
 
 _TIMEOUT = aiohttp.ClientTimeout(total=30)
@@ -33,7 +34,7 @@ async def _get(session: aiohttp.ClientSession, url: str, path: str) -> tuple[int
     """(status, JSON or text) of a page. Raises NotReady where there is no answer."""
     try:
         async with session.get(url + path, timeout=_TIMEOUT) as response:
-            raw = await response.read()
+            raw = without_key(session, await response.read())
             status = response.status
     except TimeoutError as error:
         raise NotReady(f"no answer within {_TIMEOUT.total:.0f} s") from error

@@ -18,7 +18,8 @@ class Ask:
 
     `generated`: ids of the parts on disk. `allowance`: most tokens the whole answer may have. `failures` counts the
     requests of this part that failed, `attempts` those of them that its class counts; `avoid` are the servers they
-    failed on, `stay_with` the one that has its cache. `crashes`: deaths of a launched server that it was in flight at.
+    failed on, `stay_with` the one that has its cache. `crashes`: deaths of a launched server that it was in flight at;
+    `lost_at`: how many deaths were known when a request was sent whose connection broke, while that is to be judged.
     """
 
     prompt: Prompt
@@ -29,6 +30,7 @@ class Ask:
     failures: int = 0
     attempts: int = 0
     crashes: int = 0
+    lost_at: int | None = None
     avoid: set[str] = field(default_factory=set)
     stay_with: str | None = None
 
@@ -65,6 +67,7 @@ class Ask:
         self.generated = generated
         self.part += 1
         self.failures = self.attempts = self.crashes = 0
+        self.lost_at = None
         self.avoid, self.stay_with = set(), server
 
 
@@ -160,16 +163,20 @@ class Work:
                 else:
                     yield ask
 
-    def owed(self, now: float, *, suspects_allowed: bool, only_begun: bool) -> Ask | None:
+    def owed(self, now: float, *, crashes: int, suspects_allowed: bool, only_begun: bool) -> Ask | None:
         """Something admitted earlier that is to be asked now: a ripe retry or an unfinished answer.
 
-        `suspects_allowed`: whether a prompt that was in flight at a crash may go out. `only_begun`: once the budget
-        is met, answers that have parts are finished and prompts without any are let go.
+        `crashes`: deaths of the launched server so far. `suspects_allowed`: whether a prompt that was in flight at one
+        may go out. `only_begun`: once the budget is met, answers that have parts are finished and prompts without any
+        are let go.
         """
         while self._retries and self._retries[0][0] <= now:
             _, ticket, ask = heapq.heappop(self._retries)
             if only_begun and not ask.generated:
                 continue
+            # A connection breaks before the server's death is known, so the blame is laid only now.
+            if ask.lost_at is not None and crashes > ask.lost_at:
+                ask.crashes, ask.lost_at = ask.crashes + 1, None
             if ask.crashes and not suspects_allowed:
                 heapq.heappush(self._retries, (now + 1.0, ticket, ask))
                 continue

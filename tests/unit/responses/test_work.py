@@ -5,7 +5,6 @@ import json
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-
 from tokenfill.errors import UserError
 from tokenfill.responses.answers import Counting, fold
 from tokenfill.responses.failures import Failure, Ledger
@@ -59,7 +58,7 @@ def work(table, tmp_path, lines=(), room=lambda prompt_tokens: None, **counting)
 def drained(queue):
     asks = []
     while True:
-        ask = queue.owed(0.0, suspects_allowed=True, only_begun=False)
+        ask = queue.owed(0.0, crashes=0, suspects_allowed=True, only_begun=False)
         if ask is None:
             if queue.peek_fresh() is None:
                 return [f"{ask.prompt.id}.{ask.sample}.{ask.part}" for ask in asks]
@@ -75,7 +74,7 @@ def test_prompts_come_in_the_order_of_the_table(table, tmp_path):
 def test_answered_prompts_are_not_asked_again_and_unfinished_go_first(table, tmp_path):
     queue, _ = work(table(), tmp_path, [line(0), line(2, finish="part"), line(2, 1, "part"), line(3)])
     assert queue.waiting_count() == 1
-    ask = queue.owed(0.0, suspects_allowed=True, only_begun=False)
+    ask = queue.owed(0.0, crashes=0, suspects_allowed=True, only_begun=False)
     assert (ask.prompt.id, ask.part, ask.generated, ask.stay_with) == ("p2", 2, [1, 2, 1, 2], "http://a")
     assert drained(queue) == ["p1.0.0"]
 
@@ -113,9 +112,9 @@ def test_retries_wait_until_they_are_ripe(table, tmp_path):
     first, second = (queue.peek_fresh() and queue.take_fresh() for _ in range(2))
     queue.retry_at(5.0, first)
     queue.retry_at(3.0, second)
-    assert queue.owed(2.0, suspects_allowed=True, only_begun=False) is None
+    assert queue.owed(2.0, crashes=0, suspects_allowed=True, only_begun=False) is None
     assert queue.next_retry() == 3.0
-    assert queue.owed(6.0, suspects_allowed=True, only_begun=False) is second
+    assert queue.owed(6.0, crashes=0, suspects_allowed=True, only_begun=False) is second
     assert queue.waiting_count() == 1
 
 
@@ -125,8 +124,8 @@ def test_once_the_budget_is_met_only_begun_answers_are_finished(table, tmp_path)
     begun.generated = [1]
     queue.retry_at(0.0, fresh)
     queue.retry_at(0.0, begun)
-    assert queue.owed(1.0, suspects_allowed=True, only_begun=True) is begun
-    assert queue.owed(1.0, suspects_allowed=True, only_begun=True) is None
+    assert queue.owed(1.0, crashes=0, suspects_allowed=True, only_begun=True) is begun
+    assert queue.owed(1.0, crashes=0, suspects_allowed=True, only_begun=True) is None
     assert queue.waiting_count() == 0
 
 
@@ -135,8 +134,20 @@ def test_suspects_of_a_crash_go_out_one_at_a_time(table, tmp_path):
     suspect = queue.peek_fresh() and queue.take_fresh()
     suspect.crashes = 1
     queue.retry_at(0.0, suspect)
-    assert queue.owed(1.0, suspects_allowed=False, only_begun=False) is None
-    assert queue.owed(2.0, suspects_allowed=True, only_begun=False) is suspect
+    assert queue.owed(1.0, crashes=0, suspects_allowed=False, only_begun=False) is None
+    assert queue.owed(2.0, crashes=0, suspects_allowed=True, only_begun=False) is suspect
+
+
+def test_a_death_that_shows_after_the_connection_broke_still_makes_a_suspect(table, tmp_path):
+    queue, _ = work(table((3,)), tmp_path)
+    ask = queue.peek_fresh() and queue.take_fresh()
+    ask.lost_at = 2  # deaths that were known when the request was sent
+    queue.retry_at(0.0, ask)
+    assert queue.owed(1.0, crashes=2, suspects_allowed=False, only_begun=False) is ask
+    queue.retry_at(0.0, ask)
+    assert queue.owed(1.0, crashes=3, suspects_allowed=False, only_begun=False) is None
+    assert queue.owed(2.0, crashes=4, suspects_allowed=True, only_begun=False) is ask
+    assert ask.crashes == 1
 
 
 def test_a_file_that_is_no_table_of_ours_is_refused_by_name(tmp_path):
