@@ -9,6 +9,7 @@ import time
 import pytest
 
 LINES = 40
+FAST = 100_000  # tokens a second per request
 
 
 @pytest.fixture
@@ -37,7 +38,7 @@ def running(slow):
 
 def finish(project, server, before: bytes) -> None:
     """Run to the end as fast as the server can, and hold the journal against what it was."""
-    server.update(rate=None)
+    server.update(rate=FAST)
     project.run()
     journal = project.path("results/chat/raw_responses.jsonl").read_bytes()
     whole = before[: before.rindex(b"\n") + 1]
@@ -123,10 +124,11 @@ def test_everything_killed_at_once(slow, server, running):
 
 def test_a_dry_run_with_an_edited_config_does_not_disturb_a_run(slow, server, running):
     """The edit is applied: the running worker goes on to the budget that is asked for when it certifies."""
+    server.update(rate=1)
     slow.configure(datasets={"chat": {"source": "chat.jsonl", "budget": (LINES - 4) * 20}})
     slow_output = slow.path("output.txt").rename(slow.path("running.txt"))
     slow.run("-n")
-    server.update(rate=None)
+    server.update(rate=FAST)
     assert running.wait(60) == 0, slow_output.read_text()
     slow.path("output.txt").unlink()
     assert slow.complete("chat")["budget"] == (LINES - 4) * 20
@@ -135,12 +137,13 @@ def test_a_dry_run_with_an_edited_config_does_not_disturb_a_run(slow, server, ru
 
 
 def test_a_budget_raised_during_a_run_is_met_by_it_or_pending_after_it(slow, server, running):
+    server.update(rate=1)
     slow.configure(datasets={"chat": {"source": "chat.jsonl", "budget": LINES * 20, "samples_per_prompt": 2}})
     slow.path("output.txt").rename(slow.path("running.txt"))
     slow.run("-n")
     slow.configure(datasets={"chat": {"source": "chat.jsonl", "budget": LINES * 25, "samples_per_prompt": 2}})
     slow.run("-n")
-    server.update(rate=None)
+    server.update(rate=FAST)
     running.wait(60)
     finish(slow, server, journal_of(slow))
     assert slow.complete("chat")["tokens"] >= LINES * 25
