@@ -1,10 +1,11 @@
-"""How many tokens the requests in flight will have given when they end, learned from one dataset's answers. No clock."""
+"""How many tokens the requests in flight will have given at their end, learned from a dataset's answers. No clock."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-BINS_PER_OCTAVE = 16
+BINS_PER_OCTAVE = 8
+IMAGINARY = 0.5  # weight of the request that is always taken to go on to the cap
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +24,7 @@ class Expectation:
     The answers that end first are the short ones, so their mean is too low. What is in flight is evidence as well: a
     request that has given g tokens is longer than g. Both enter the chance to end at a length, which is the number of
     answers that ended there over the number of requests that got as far (Kaplan and Meier, 1958; in bins, the life
-    table's form). One imaginary request that goes on to `cap` is always among those that got as far: where nothing is
+    table's form). An imaginary request that goes on to `cap` is always among those that got as far: where nothing is
     known, answers are taken for long, and each answer makes that weigh less.
     """
 
@@ -74,10 +75,10 @@ class Expectation:
 
     def _table(self, flight: Sequence[int]) -> tuple[list[float], list[float]]:
         """Mean and variance of the tokens that will count of a request that has got to each edge."""
-        share = (self._counted[-1] + 1) / (self._ended[-1] + 1)
+        share = (self._counted[-1] + IMAGINARY) / (self._ended[-1] + IMAGINARY)
         mean, square = share * self.cap, share * self.cap**2
         means, variances = [mean], [square - mean * mean]
-        got_so_far = self._ended[-1] + flight[-1] + 1
+        got_so_far = self._ended[-1] + flight[-1] + IMAGINARY
         for i in range(len(self._edges) - 2, -1, -1):
             left, right = self._edges[i], self._edges[i + 1]
             # Those in flight within the bin are at risk for half of it, on average.
@@ -92,7 +93,7 @@ class Expectation:
 
 
 def _edges(cap: int) -> list[int]:
-    """Bin edges from 0 to `cap`: whole numbers, a sixteenth of an octave apart where that is more than 1."""
+    """Bin edges from 0 to `cap`: whole numbers, an eighth of an octave apart where that is more than 1."""
     octaves = max(1, cap).bit_length()
     spaced = {round(2 ** (i / BINS_PER_OCTAVE)) for i in range(octaves * BINS_PER_OCTAVE)}
     return [0, *sorted(edge for edge in spaced if edge < cap), cap]
