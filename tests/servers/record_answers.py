@@ -50,10 +50,10 @@ async def answers_of(talk: Talk) -> tuple[dict, dict]:
             await note("unknown_id", talk.body([5, 999999], 8))
         if talk.api == "vllm":
             await note("wrong_model", talk.body(ids, 8, model="other"))
-            _, told["stream"] = await talk.post(session, talk.body(ids, 200, request_id="s", stream=True))
+            _, told["stream"] = await talk.post(session, talk.body(ids, 200, stream=True))
         if talk.api != "llamacpp":
             long = await talk.long_prompt(session)
-            status, text = await talk.aborted(session, long, 1500, after=0.3, request_id="a" * 8)
+            status, text = await talk.aborted(session, long, 1500, after=0.3)
             told["abort"] = [status, json.loads(text)]
         other = "/completion" if talk.api != "llamacpp" else "/generate"
         await note("wrong_protocol", talk.body(ids, 8), other)

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import uuid
 from dataclasses import dataclass
 
 import aiohttp
@@ -43,13 +44,13 @@ class Talk:
         headers = {"Authorization": f"Bearer {self.key}"} if self.key else {}
         return aiohttp.ClientSession(headers=headers, connector=aiohttp.TCPConnector(limit=0, force_close=True))
 
-    def body(self, ids, most, sampling=GREEDY, *, request_id="0", seed=None, model=None, stream=False) -> dict:
+    def body(self, ids, most, sampling=GREEDY, *, request_id=None, seed=None, model=None, stream=False) -> dict:
         return self.protocol.request(
             ids,
             max_new_tokens=most,
             sampling=sampling,
             seed=seed,
-            request_id=request_id,
+            request_id=request_id or uuid.uuid4().hex,
             model=model,
             stream=stream,
         )
@@ -90,9 +91,10 @@ class Talk:
         for url in facts.workers or (self.url,):
             await self.post(session, body, path, url)
 
-    async def aborted(self, session, ids, most, *, after: float, request_id: str, sampling=GREEDY) -> tuple[int, str]:
+    async def aborted(self, session, ids, most, *, after: float) -> tuple[int, str]:
         """What a call answers that is aborted `after` seconds."""
-        call = asyncio.create_task(self.post(session, self.body(ids, most, sampling, request_id=request_id)))
+        request_id = uuid.uuid4().hex
+        call = asyncio.create_task(self.post(session, self.body(ids, most, request_id=request_id)))
         await asyncio.sleep(after)
         await self.abort(session, request_id)
         return await call
@@ -101,6 +103,6 @@ class Talk:
         """A prompt whose greedy answer goes on for 400 ids at least."""
         for number in range(40):
             ids = prompt(f"question {number}?")
-            if len((await self.reply(session, ids, 400, request_id=f"long{number:028}")).output_ids) == 400:
+            if len((await self.reply(session, ids, 400)).output_ids) == 400:
                 return ids
         raise AssertionError("no prompt has a long answer")

@@ -16,11 +16,7 @@ QUESTIONS = [prompt(f"question {number}?") for number in range(40)]
 
 
 async def all_replies(talk, session, prompts, most, sampling=GREEDY, **options) -> list:
-    asks = [
-        talk.reply(session, ids, most, sampling, request_id=f"{number:032}", **options)
-        for number, ids in enumerate(prompts)
-    ]
-    return await asyncio.gather(*asks)
+    return await asyncio.gather(*(talk.reply(session, ids, most, sampling, **options) for ids in prompts))
 
 
 def test_the_answer_is_ids_that_agree_with_the_servers_count(talk, chat):
@@ -251,7 +247,7 @@ def test_our_abort_brings_the_piece_back(talk, chat):
     async def steps(session):
         ids = await talk.long_prompt(session)
         whole = await talk.reply(session, ids, 1500)
-        status, text = await talk.aborted(session, ids, 1500, after=0.4, request_id="f" * 32)
+        status, text = await talk.aborted(session, ids, 1500, after=0.4)
         return whole, status, text
 
     whole, status, text = chat(steps)
@@ -269,10 +265,7 @@ def test_a_closed_connection_ends_the_request(lane, talk, chat):
 
     async def steps(session):
         ids = await talk.long_prompt(session)
-        calls = [
-            asyncio.create_task(talk.post(session, talk.body(ids, 1900, ENDLESS, request_id=f"{number:032}")))
-            for number in range(32)
-        ]
+        calls = [asyncio.create_task(talk.post(session, talk.body(ids, 1900, ENDLESS))) for _ in range(32)]
         await asyncio.sleep(1.0)
         for call in calls:
             call.cancel()
