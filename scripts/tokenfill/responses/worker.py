@@ -212,7 +212,7 @@ class Worker:
         """The first signal drains, the second ends at once."""
         self._signals += 1
         if self.filler is None or self._signals > 1:
-            self._stop(main, self._stopped())
+            self._stop(main, self.stopped())
             return
         patience = shown_duration(self.engine["drain_patience"])
         self.progress.say(f"stopping: answers may end for {patience}, then their pieces are kept (again to stop now)")
