@@ -27,7 +27,7 @@ class Accounts:
         self.rows, self.limited = 0, 0
         self.skipped, self.notices = Counter(), Counter()
         self.examples: dict[str, str] = {}
-        self.lengths = array("L")
+        self.lengths = array("I")
 
     def skip(self, reason: str, *, row: int, row_id: str | None = None, detail: str = "", **place) -> None:
         """Counts a row put aside, and writes its line: source row from 0, id, reason, and where it was."""

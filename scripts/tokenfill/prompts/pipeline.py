@@ -18,7 +18,7 @@ from tokenfill.prompts.spool import other_id
 from tokenfill.prompts.table import PromptTable, prompt_hash
 from tokenfill.prompts.template import Renderer, SpecialTexts
 
-_BATCH_ROWS, _BATCH_CHARACTERS = 512, 1 << 20
+_BATCH_ROWS, _BATCH_CHARACTERS = 512, 1 << 19
 _BATCHES_AHEAD = 2
 
 

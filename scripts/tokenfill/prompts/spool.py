@@ -9,10 +9,9 @@ from tempfile import TemporaryFile
 
 import numpy as np
 
-from tokenfill.errors import UserError
-
-_BUCKET = 64 << 20  # bytes that are brought into order at a time
+_BUCKET = 32 << 20  # bytes that are brought into order at a time
 _MOST_BUCKETS = 200  # open files
+_STEP = 1 << 14  # rows
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -46,12 +45,7 @@ class Spool:
 
     def add(self, row_id: str, digest: str, payload: bytes) -> None:
         """Keeps a payload. `digest` is the hex hash of what it asks, by which equal rows are known."""
-        try:
-            self._file.write(payload)
-        except OSError as error:
-            raise UserError(
-                f"{self._folder}: no room to sort the prompts ({error.strerror}); free some space."
-            ) from None
+        self._file.write(payload)
         self._size += len(payload)
         self._ends.append(self._size)
         self._ids.append(hash64(row_id.encode()))
@@ -90,13 +84,15 @@ class Spool:
         bucket = (filled - 1) // max(_BUCKET, filled[-1] // _MOST_BUCKETS + 1)
         with ExitStack() as stack:
             files = [stack.enter_context(TemporaryFile(dir=self._folder)) for _ in range(bucket[-1] + 1)]
-            target = np.full(len(self), -1)
+            target = np.full(len(self), -1, dtype=np.int16)
             target[numbers] = bucket
             self._file.seek(0)
-            for length, chosen in zip(lengths.tolist(), target.tolist(), strict=True):
-                payload = self._file.read(length)
-                if chosen >= 0:
-                    files[chosen].write(payload)
+            for start in range(0, len(self), _STEP):  # a Python integer takes four times the room of an array's
+                step = slice(start, start + _STEP)
+                for length, chosen in zip(lengths[step].tolist(), target[step].tolist(), strict=True):
+                    payload = self._file.read(length)
+                    if chosen >= 0:
+                        files[chosen].write(payload)
             for chosen, file in enumerate(files):
                 yield from _in_order(file, numbers[bucket == chosen], lengths)
                 file.truncate(0)
