@@ -53,6 +53,7 @@ def start(model: Path, port: int, slots: int, context: int, threads: int):
     params.cache_ram_mib = 0  # the default keeps up to 8 GiB of old prompts
     params.endpoint_metrics = True
     params.special = True  # the text shows special tokens
+    params.model_alias = {gguf.name.split(".")[0]}  # the same wherever the folder lies
     params.ui = False
     try:
         return Server(params)
