@@ -72,17 +72,15 @@ def only_gguf(model: Path) -> Path:
     return found[0]
 
 
-def cores() -> int:
+def cores(cpu_max: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
     """Threads worth starting: the CPUs this process may use, by its affinity and its cgroup's quota, at most 8."""
-    return max(1, min(len(os.sched_getaffinity(0)), _quota(), MOST_THREADS))
-
-
-def _quota(cpu_max: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     try:
-        quota, period = cpu_max.read_text().split()
-        return MOST_THREADS if quota == "max" else round(int(quota) / int(period))
+        quota, period = map(int, cpu_max.read_text().split())
+        usable = min(usable, round(quota / period))
     except (OSError, ValueError):
-        return MOST_THREADS
+        pass  # no quota, or none that can be read
+    return max(1, min(usable, MOST_THREADS))
 
 
 def _parser() -> argparse.ArgumentParser:
