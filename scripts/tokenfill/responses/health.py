@@ -117,9 +117,12 @@ class Health:
 
     def probe_failed(self, now: float, reason: str, dice: random.Random) -> None:
         """A probe found it not ready."""
-        self.strikes += 1
-        self.state = State.OUT if self.state is not State.NEW else State.NEW
-        self.reason, self.until = reason, now + rest(self.strikes, dice)
+        was = self.state
+        self._take_out(now, reason, dice)
+        if was is State.NEW:
+            self.state = was
+        elif was is State.UP:
+            self._first, self._pace = 4, 1.0
 
     def refused(self, now: float, reason: str) -> None:
         """It is another server than the run needs; it is looked at again now and then."""

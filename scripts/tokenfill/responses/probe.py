@@ -61,13 +61,30 @@ def _last_part(name: str) -> str:
     return name.rstrip("/").rsplit("/", 1)[-1].lower()
 
 
-def check_model(facts: ServerFacts, served_model: str | None, known: str | None, known_from: str) -> None:
-    """Raises WrongServer if a server has another model than the run: `known`, which `known_from` has."""
-    objection = wrong_model(facts, served_model)
-    if objection:
-        raise WrongServer(objection)
-    if served_model is None and facts.model and known and not same_model(facts.model, known):
-        raise WrongServer(
-            f"serves the model {facts.model}, but {known_from} {known}: take that server out of "
-            "engine.servers, or start it with the right model."
-        )
+class Prober:
+    """Reads servers' facts and holds them against what the run has seen so far.
+
+    `served_model`: the name that requests carry, or None. `model`: what every server must have; the first one to tell
+    decides where the journal holds no answers yet.
+    """
+
+    def __init__(self, session: aiohttp.ClientSession, protocol, served_model: str | None, known_model: str | None):
+        self._session, self._protocol = session, protocol
+        self.served_model, self.model = served_model, known_model
+        self._told_by = "the answers so far are of"
+
+    async def look(self, url: str) -> ServerFacts:
+        """The facts of the server at `url`. Raises NotReady, or WrongServer if it is not one of this run."""
+        facts = await read_facts(self._session, self._protocol, url)
+        objection = wrong_model(facts, self.served_model)
+        if objection:
+            raise WrongServer(objection)
+        if self.served_model is None and facts.model:
+            if self.model and not same_model(facts.model, self.model):
+                raise WrongServer(
+                    f"serves the model {facts.model}, but {self._told_by} {self.model}: take that server out of "
+                    "engine.servers, or start it with the right model."
+                )
+            if not self.model:
+                self.model, self._told_by = facts.model, f"{url} serves"
+        return facts

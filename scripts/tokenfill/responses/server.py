@@ -53,6 +53,8 @@ class Server:
     in_flight: set[Place] = field(default_factory=set)
     is_leaving: bool = False
     is_probed: bool = False
+    is_in_doubt: bool = False  # a connection broke: it may be another server by now
+    looked_at: float = 0.0  # when its facts were read
     not_before: float = 0.0  # Retry-After
     last_event: float = 0.0  # when a request last began or ended
     recent: deque[float] = field(default_factory=lambda: deque(maxlen=64))  # seconds of the last answers
@@ -68,7 +70,8 @@ class Server:
 
     def is_open(self, now: float) -> bool:
         """Whether it takes requests at all."""
-        return self.health.state is State.UP and not self.is_leaving and now >= self.not_before
+        is_up = self.health.state is State.UP and not self.is_in_doubt
+        return is_up and not self.is_leaving and now >= self.not_before
 
     def is_busy(self) -> bool:
         """Whether anybody has a request in flight on it."""

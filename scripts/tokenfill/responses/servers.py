@@ -17,11 +17,14 @@ from tokenfill.responses.engines import ServerFacts, WrongServer
 from tokenfill.responses.failures import Failure
 from tokenfill.responses.health import Health, State
 from tokenfill.responses.places import NoLocks, Places, PrivatePlaces, places_file
-from tokenfill.responses.probe import NotReady, check_model, read_facts
+from tokenfill.responses.probe import NotReady, Prober
 from tokenfill.responses.server import SAY_AGAIN, Place, Server
 
 POLL_SECONDS = 0.05  # how often a place is looked for while other workers hold them all
 LOST_INTEREST = 0.5  # seconds without a new wish for a place, after which others may have it
+LOOK_AGAIN = 30.0  # seconds after which a server that is up is asked for its facts once more
+# After these it may be another server that answers there.
+RECONNECTS = frozenset({"connection", "gateway", "malformed"})
 # HTTP 500 among them: the server is there, and the prompt may be the cause.
 BAD_ANSWERS = frozenset(
     {"malformed", "not_an_answer", "nan", "stop_ignored", "cut_by_server", "aborted", "server_error"}
@@ -60,11 +63,11 @@ class Pool:
         """
         self.on_change: Callable[[], None] = lambda: None
         self.on_hung: Callable[[str], None] = lambda url: None
-        self._protocol, self._session, self._engine = protocol, session, engine
+        self._engine = engine
+        self._prober = Prober(session, protocol, engine["served_model"], known_model)
         self._folder, self._rank, self._longest_answer = folder, rank, longest_answer
         self._say, self._launched = say, launched
         self._clock, self._dice = clock, dice or random.Random()
-        self._known, self._known_from = known_model, "the answers so far are of"
         self._servers: dict[str, Server] = {}
         self._started = clock()
         self._wished_at = self._started
@@ -75,16 +78,25 @@ class Pool:
 
     async def __aenter__(self) -> "Pool":
         """Raises UserError for a server of another kind, TemporaryFailure if none is up for `outage_patience`."""
-        await asyncio.gather(*(self._probe(server) for server in self._servers.values()))
-        refused = next((s for s in self._servers.values() if s.health.state is State.REFUSED), None)
-        if refused:
+        try:
+            await self._wait_for_one()
+        except BaseException:
             await self.__aexit__()
-            raise UserError(f"{refused.url} {refused.health.reason}")
+            raise
+        self._started = self._clock()
+        return self
+
+    async def _wait_for_one(self) -> None:
+        await asyncio.gather(*(self._probe(server) for server in self._servers.values()))
         said_at = -SAY_AGAIN
-        while not any(server.health.state is State.UP for server in self._servers.values()):
+        while True:
+            refused = next((s for s in self._servers.values() if s.health.state is State.REFUSED), None)
+            if refused:
+                raise UserError(f"{refused.url} {refused.health.reason}")
+            if any(server.health.state is State.UP for server in self._servers.values()):
+                return
             waited = self._clock() - self._started
             if waited > self._engine["outage_patience"]:
-                await self.__aexit__()
                 raise TemporaryFailure(
                     f"No server was up for {waited:.0f} s ({self.troubles()}); start one and run the same command."
                 )
@@ -93,8 +105,6 @@ class Pool:
                 self._say(f"waiting for a server ({self.troubles()})")
             await asyncio.sleep(0.1)
             self.tick(self._clock())
-        self._started = self._clock()
-        return self
 
     async def __aexit__(self, *_) -> None:
         if self._poll:
@@ -154,12 +164,10 @@ class Pool:
         if self._launched and self._launched.url not in self._servers:
             self._take_up([self._launched.url])
         for server in list(self._servers.values()):
-            state = server.health.state
-            if state is not State.UP and now >= server.health.until and not server.is_probed:
-                probe = asyncio.get_running_loop().create_task(self._probe(server))
-                self._probes.add(probe)
-                probe.add_done_callback(self._probes.discard)
-            elif state is State.UP and (silence := server.silence(now)) > server.patience(self._longest_piece):
+            is_up = server.health.state is State.UP
+            if now >= (server.looked_at + LOOK_AGAIN if is_up else server.health.until):
+                self._start_probe(server)
+            if is_up and (silence := server.silence(now)) > server.patience(self._longest_piece):
                 server.health.hung(now, silence, self._dice)
                 self._say_out(server, now)
                 self.on_hung(server.url)
@@ -167,7 +175,7 @@ class Pool:
 
     def update(self, engine: dict) -> None:
         """Take up changed settings: servers come, or go when what they have in flight has ended."""
-        self._engine = engine
+        self._engine, self._prober.served_model = engine, engine["served_model"]
         for server in self._servers.values():
             server.limit.set_ceiling(engine["concurrency"], is_fixed=not engine["adaptive"])
         if not self._launched:
@@ -236,41 +244,51 @@ class Pool:
             is_out = False
         if is_out:
             self._say_out(server, now)
+        elif name in RECONNECTS and server.health.state is State.UP:
+            server.is_in_doubt = True
+            self._start_probe(server)
 
     def _say_out(self, server: Server, now: float) -> None:
         if now - server.said_at >= SAY_AGAIN and not server.is_leaving:
             server.said_at, server.is_said = now, True
             self._say(f"{server.url} is out ({server.health.reason}); it is tried again now and then")
 
+    def _start_probe(self, server: Server) -> None:
+        if not server.is_probed:
+            probe = asyncio.get_running_loop().create_task(self._probe(server))
+            self._probes.add(probe)
+            probe.add_done_callback(self._probes.discard)
+
     async def _probe(self, server: Server) -> None:
-        """Read a server's facts and judge by them whether it is back."""
+        """Read a server's facts and judge by them whether it is there, and the right one."""
         server.is_probed = True
         try:
-            facts = await read_facts(self._session, self._protocol, server.url)
-            check_model(facts, self._engine["served_model"], self._known, self._known_from)
+            facts = await self._prober.look(server.url)
         except NotReady as error:
-            server.health.probe_failed(self._clock(), str(error), self._dice)
+            if server.health.state is not State.UP or server.is_in_doubt:
+                server.health.probe_failed(self._clock(), str(error), self._dice)
+                self._say_out(server, self._clock())
         except WrongServer as error:
             server.health.refused(self._clock(), str(error))
             self._say_out(server, self._clock())
         else:
-            self._is_back(server, facts)
+            server.facts = facts
+            if server.health.state is not State.UP:
+                self._is_back(server)
         finally:
-            server.is_probed = False
+            server.is_probed = server.is_in_doubt = False
+            server.looked_at = self._clock()
+            self.on_change()
 
-    def _is_back(self, server: Server, facts: ServerFacts) -> None:
+    def _is_back(self, server: Server) -> None:
         now = self._clock()
         if server.health.state is State.NEW:
-            server.limit = self._limit(facts)
-        if facts.model and not self._known:
-            self._known, self._known_from = facts.model, f"{server.url} serves"
-        server.facts = facts
+            server.limit = self._limit(server.facts)
         server.last_event = now
         server.health.probed(now, len(server.in_flight))
         if server.is_said:
             server.is_said = False
             self._say(f"{server.url} is back")
-        self.on_change()
 
     def _limit(self, facts: ServerFacts) -> Limit:
         return Limit(self._engine["concurrency"], facts.capacity, is_fixed=not self._engine["adaptive"])
