@@ -2,9 +2,12 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
+from sys import intern
+from types import NoneType
 
 ENDED = ("stop", "length")
 PART = "part"
+FINISHES = (*ENDED, PART)
 # A cut answer goes on only where it may grow by at least this many tokens, so that servers whose usable
 # context differs by a few tokens do not reopen every answer that filled it.
 REOPENED_BY_AT_LEAST = 16
@@ -100,14 +103,24 @@ def key_of(line: dict) -> Key:
 
 def is_well_formed(line: object) -> bool:
     """Whether a parsed journal line has the fields that counting and joining rely on, with their types."""
+    if type(line) is not dict:
+        return False
+    field = line.get
     return (
-        isinstance(line, dict)
-        and isinstance(line.get("id"), str)
-        and isinstance(line.get("prompt_hash"), str)
-        and all(type(line.get(field)) is int for field in ("sample", "turn", "part", "prompt_tokens"))
-        and isinstance(line.get("output_ids"), list)
-        and bool(line["output_ids"])
-        and line.get("finish_reason") in (*ENDED, PART)
+        type(field("id")) is str
+        and type(field("prompt_hash")) is str
+        and type(field("sample")) is int
+        and type(field("turn")) is int
+        and type(field("part")) is int
+        and type(field("prompt_tokens")) is int
+        and type(field("output_ids")) is list
+        and len(line["output_ids"]) > 0
+        and field("finish_reason") in FINISHES
+        and type(field("max_new_tokens")) in (int, NoneType)
+        and type(field("flags")) in (list, NoneType)
+        and type(field("server")) in (str, NoneType)
+        and type(field("started", 0)) in (float, int)
+        and type(field("seconds", 0)) in (float, int)
     )
 
 
@@ -124,10 +137,10 @@ def fold(answers: dict[Key, Answer], line: dict, place: int) -> bool:
         prompt_tokens=line["prompt_tokens"],
         max_new_tokens=line.get("max_new_tokens") or tokens,
         output_tokens=tokens + (earlier.output_tokens if earlier else 0),
-        finish_reason=line["finish_reason"],
+        finish_reason=intern(line["finish_reason"]),
         flags=frozenset(line.get("flags") or ()) | (earlier.flags if earlier else frozenset()),
         ended_at=line.get("started", 0.0) + line.get("seconds", 0.0),
-        server=line.get("server") or "",
+        server=intern(line.get("server") or ""),  # the same few for all answers
         places=(*(earlier.places if earlier else ()), place),
         is_broken=line["part"] != parts_before or (earlier is not None and earlier.is_broken),
     )

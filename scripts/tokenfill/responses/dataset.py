@@ -32,6 +32,7 @@ class Dataset:
         self.name = self.settings["dataset"]
         self.prompts = PromptTable(prompts)
         self.journal = Journal(self._folder, say)
+        self.settings_digest = digest(self.identity)  # stays the same as long as a run goes on
         self.meta = self._read_meta()
         self.answers: dict[Key, Answer] = {}
         self.stale = 0
@@ -49,10 +50,6 @@ class Dataset:
     def identity(self) -> dict:
         """What makes other answers when it changes: the settings' identity half and the tokenizer's content."""
         return {"identity": self.settings["identity"], "content": self.prompts.facts["content"]}
-
-    @property
-    def settings_digest(self) -> str:
-        return digest(self.identity)
 
     @property
     def stop_token_ids(self) -> list[int]:
@@ -114,8 +111,12 @@ class Dataset:
             doubled += not fold(self.answers, line, place)
         if doubled:
             self.say(f"{self.journal.path}: {doubled} lines stand twice; the first of each counts.")
-        today = self.prompts.keys_among({key[1] for key in self.answers})
-        stale = [key for key in self.answers if (key[0], key[1], key[3]) not in today]
+        stale, samples = (
+            set(self.answers),
+            range(1 + max((answer.sample for answer in self.answers.values()), default=0)),
+        )
+        for id_, prompt_hash, turn in self.prompts.keys_among({key[1] for key in self.answers}):
+            stale.difference_update((id_, prompt_hash, sample, turn) for sample in samples)
         for key in stale:
             self.stale += len(self.answers.pop(key).places)
         if self.stale:

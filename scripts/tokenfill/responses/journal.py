@@ -32,7 +32,7 @@ def read(path: Path) -> Iterator[tuple[int, dict | None, bytes]]:
     with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
         offset = 0
         for raw in file:
-            if raw.strip():
+            if not raw.isspace():
                 yield offset, parse(raw), raw
             offset += len(raw)
 

@@ -55,13 +55,10 @@ class PromptTable:
             names = _names(self._file.read_row_group(group, _NAMES).take(rows))
             yield from self._prompts(group, dict(zip(rows, names, strict=True)))
 
-    def keys_among(self, prompt_hashes: Collection[str]) -> set[tuple[str, str, int]]:
+    def keys_among(self, prompt_hashes: Collection[str]) -> Iterator[tuple[str, str, int]]:
         """(id, prompt_hash, turn) of the prompts whose hash is one of these."""
-        return {
-            name
-            for group, rows in self._groups_with(prompt_hashes)
-            for name in _names(self._file.read_row_group(group, _NAMES).take(rows))
-        }
+        for group, rows in self._groups_with(prompt_hashes):
+            yield from _names(self._file.read_row_group(group, _NAMES).take(rows))
 
     def _groups_with(self, prompt_hashes: Collection[str]) -> Iterator[tuple[int, list[int]]]:
         """(row group, its rows) wherever a hash is one of these."""
