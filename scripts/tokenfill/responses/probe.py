@@ -1,6 +1,7 @@
 """What a server says of itself, read over HTTP, and whether it is the one the run needs. Nothing is decided here."""
 
 import asyncio
+import math
 
 import aiohttp
 import orjson
@@ -65,8 +66,10 @@ class Prober:
     """Reads servers' facts and holds them against what the run has seen so far.
 
     `served_model`: the name that requests carry, or None. `model`: what every server must have; the first one to tell
-    decides where the journal holds no answers yet.
+    decides where the journal holds no answers yet. `context_length`: what the run counts on, set once it has begun.
     """
+
+    context_length: int | None = None
 
     def __init__(self, session: aiohttp.ClientSession, protocol, served_model: str | None, known_model: str | None):
         self._session, self._protocol = session, protocol
@@ -87,4 +90,9 @@ class Prober:
                 )
             if not self.model:
                 self.model, self._told_by = facts.model, f"{url} serves"
+        if (facts.context_length or math.inf) < (self.context_length or 0):
+            raise WrongServer(
+                f"has a context of {facts.context_length} tokens, but this run began with {self.context_length}: take "
+                "it out of engine.servers, or stop the run and start it again with both."
+            )
         return facts

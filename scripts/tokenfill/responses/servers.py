@@ -84,6 +84,8 @@ class Pool:
             await self.__aexit__()
             raise
         self._started = self._clock()
+        lengths = filter(None, (self._engine["context_length"], self.facts.context_length))
+        self._prober.context_length = min(lengths, default=None)
         return self
 
     async def _wait_for_one(self) -> None:

@@ -249,10 +249,17 @@ class Worker:
                 if drained_for > self.engine["drain_patience"] + ABORT_PATIENCE:
                     filler.stop_now(self.stopped())
             filler.pool.tick(now)
+            self._note_servers()
             self._give_up_on_outage()
             self._take_up_changed_engine()
             state = "draining" if filler.draining_since is not None else "filling"
             self.progress.show(state, len(filler.flights), filler.failures)
+
+    def _note_servers(self) -> None:
+        """Keep what servers that came, or came back, say of themselves."""
+        servers, noted = self.filler.pool.described(), self.dataset.meta["servers"]
+        if any(noted.get(url) != facts for url, facts in servers.items()):
+            self.dataset.note_servers(self.dataset.meta["context_length"], servers)
 
     def _give_up_on_outage(self) -> None:
         """Say once a minute that no server answers; end the run when that has gone on for `outage_patience`."""

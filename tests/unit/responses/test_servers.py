@@ -19,6 +19,7 @@ ENGINE = {
     "part_tokens": 4096,
     "outage_patience": 1800.0,
     "served_model": None,
+    "context_length": None,
 }
 
 
@@ -334,6 +335,17 @@ def test_another_model_behind_an_address_is_noticed_though_nothing_broke(world):
     assert with_pool(world, test) == B
 
 
+def test_a_server_that_comes_back_with_less_context_gets_nothing(world):
+    async def test(pool):
+        world.pages[A] = ServerFacts(model="m", context_length=1024)
+        await fail(pool, A)
+        return pool.place(prefer=A).url, pool.troubles()
+
+    url, troubles = with_pool(world, test)
+    assert url == B
+    assert "a context of 1024 tokens, but this run began with 2048" in troubles
+
+
 def test_a_page_that_fails_while_answers_come_is_no_outage(world):
     async def test(pool):
         world.pages[A] = NotReady("no answer within 30 s")
@@ -375,6 +387,7 @@ def test_a_launched_server_that_moves_is_followed(world):
         await tick(world, pool, 2)
         return pool.place().url, pool.crashes
 
+    world.pages[B] = world.pages[A]
     launched = SimpleNamespace(url=A, crashes=0)
     assert with_pool(world, test, launched=launched, urls=(A,)) == (B, 1)
 
