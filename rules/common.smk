@@ -4,15 +4,14 @@ import sys
 import time
 from pathlib import Path
 
-import yaml
-
 sys.path.insert(0, str(Path(workflow.basedir, "scripts")))
 
 from tokenfill import preflight, settings_files
+from tokenfill.config_check import refuse_doubled_keys
 from tokenfill.errors import UserError
 from tokenfill.report import closing
 from tokenfill.report.status import Standings
-from tokenfill.settings import load
+from tokenfill.settings import load, read_schema
 
 # The model that a rule of this workflow fetches; every other is a folder or a hub id of the user's.
 EMBEDDED_MODEL = "resources/SmolLM2-135M-Instruct"
@@ -20,13 +19,15 @@ EMBEDDED_MODEL = "resources/SmolLM2-135M-Instruct"
 FILLING = 60
 STARTED = time.time()
 STANDINGS = Standings()
-CONFIGFILES = ", ".join(map(str, workflow.config_settings.configfiles)) or "config.yaml"
+CONFIGFILES = workflow.config_settings.configfiles or ["config.yaml"]
+WHERE = ", ".join(map(str, CONFIGFILES))
 
 try:
-    with open(Path(workflow.basedir, "schemas/config.schema.yaml")) as schema:
-        SETTINGS = load(config, yaml.load(schema, yaml.CSafeLoader), CONFIGFILES)
+    refuse_doubled_keys(*CONFIGFILES)
+    schema = read_schema(Path(workflow.basedir, "schemas/config.schema.yaml"))
+    SETTINGS = load(config, schema, WHERE)
     if workflow.is_main_process:
-        preflight.check(SETTINGS, CONFIGFILES, made_by_rules=(EMBEDDED_MODEL,))
+        preflight.check(SETTINGS, WHERE, made_by_rules=(EMBEDDED_MODEL,))
         settings_files.write_all(SETTINGS)
 except UserError as error:
     sys.exit(str(error))

@@ -1,8 +1,12 @@
 """What a config may not say, each fault told in one sentence. What the values then mean is in settings.py."""
 
+import contextlib
 import difflib
 import json
 import re
+from pathlib import Path
+
+import yaml
 
 from tokenfill.errors import UserError
 from tokenfill.quantities import FORMS
@@ -58,6 +62,26 @@ def refuse_bad_names(datasets, where: str) -> None:
                 f"{where}: datasets: {other} and {name} differ by case alone and would share a folder "
                 "on some disks; rename one"
             )
+
+
+def refuse_doubled_keys(*files: Path | str) -> None:
+    """YAML takes the last of two keys of one name without a word, and a dataset would be lost."""
+    for file in files:
+        with contextlib.suppress(OSError, UnicodeError, yaml.YAMLError):  # Snakemake tells of these
+            text = Path(file).read_text(encoding="utf-8")
+            _refuse_doubled_keys(yaml.compose(text, yaml.CSafeLoader), str(file), "")
+
+
+def _refuse_doubled_keys(node, where: str, path: str) -> None:
+    seen: dict[str, int] = {}
+    for key, value in node.value if isinstance(node, yaml.MappingNode) else ():
+        line = key.start_mark.line + 1
+        if key.value in seen:
+            raise UserError(
+                f"{where}: {path}{key.value} stands twice, in lines {seen[key.value]} and {line}; rename one"
+            )
+        seen[key.value] = line
+        _refuse_doubled_keys(value, where, f"{path}{key.value}.")
 
 
 def refuse_contradictions(name: str, values: dict, engine_key: str, where: str) -> None:

@@ -81,10 +81,18 @@ def shown_duration(seconds: float) -> str:
     return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60:02} min"
 
 
+def parse_model(value) -> str:
+    """A model's folder or hub id, without the slash that a shell's completion leaves at a folder's end."""
+    if isinstance(value, str) and value.strip("/"):
+        return value.rstrip("/")
+    raise ValueError("must be a folder or a hub id such as owner/name; put it in quotes if it looks like a number")
+
+
 FORMS = {
     "count": parse_count,
     "real": parse_real,
     "duration": parse_duration,
     "date": parse_date,
     "url": parse_url,
+    "model": parse_model,
 }

@@ -6,11 +6,22 @@ from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
+import yaml
+
 from tokenfill.config_check import checked, refuse_contradictions
 from tokenfill.errors import UserError
 from tokenfill.quantities import parse_count
 
-__all__ = ["DatasetSettings", "Settings", "content_digests", "digest", "engine_of", "load", "parse_count"]
+__all__ = [
+    "DatasetSettings",
+    "Settings",
+    "content_digests",
+    "digest",
+    "engine_of",
+    "load",
+    "parse_count",
+    "read_schema",
+]
 
 # What shapes the ids of a prompt, the chat template apart.
 TOKENIZER_FILES = (
@@ -47,6 +58,12 @@ class Settings:
 
     datasets: dict[str, DatasetSettings]
     engine: dict
+
+
+def read_schema(file: Path) -> dict:
+    """The schema that `load` takes."""
+    with file.open(encoding="utf-8") as text:
+        return yaml.load(text, yaml.CSafeLoader)
 
 
 def load(config: dict, schema: dict, where: str = "config.yaml") -> Settings:

@@ -6,6 +6,7 @@ import jsonschema
 import pytest
 import yaml
 from tokenfill import settings as module
+from tokenfill.config_check import refuse_doubled_keys
 from tokenfill.errors import UserError
 from tokenfill.settings import content_digests, digest, engine_of, keys_of_class, leaves, load
 
@@ -220,6 +221,25 @@ def test_names_that_are_no_folder_names_are_refused(schema, written, word):
     with pytest.raises(UserError, match="datasets") as refused:
         load(config, schema)
     assert word in str(refused.value)
+
+
+def test_a_key_that_stands_twice_is_refused(tmp_path):
+    file = tmp_path / "my.yaml"
+    file.write_text("budget: 5\ndatasets:\n  chat: {source: a}\n  code: {source: b}\n  chat: {source: c}\n")
+    with pytest.raises(UserError, match=r"my\.yaml: datasets\.chat stands twice, in lines 3 and 5"):
+        refuse_doubled_keys(file)
+    file.write_text("budget: 5\ndatasets: {chat: {source: a}, code: {source: a}}\nitems: [{a: 1}, {a: 1}]\n")
+    refuse_doubled_keys(file)
+    file.write_text("a: [")
+    refuse_doubled_keys(file)
+    refuse_doubled_keys(tmp_path / "none.yaml")
+
+
+def test_a_slash_at_the_end_of_a_folder_is_no_other_model(loaded):
+    assert loaded("model", "models/tiny/") == loaded("model", "models/tiny")
+    for value in ("", "/", 7, True):
+        with pytest.raises(UserError, match="model"):
+            loaded("model", value)
 
 
 @pytest.mark.parametrize(
