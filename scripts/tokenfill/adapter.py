@@ -26,6 +26,9 @@ def one_sentence(log: str) -> Iterator[None]:
         sys.exit(TemporaryFailure.STATUS if isinstance(error, TemporaryFailure) else 1)
     except KeyboardInterrupt:
         sys.exit(130)  # before the job listens to signals itself; nothing has begun
+    except KeyboardInterrupt:
+        _tell("stopped; the same command does this step again", log)
+        sys.exit(130)
     except Exception as error:
         logging.exception("the job ended in a fault")
         _tell(f"{type(error).__name__}: {error} (a fault in tokenfill itself; the traceback is in {log})", log)

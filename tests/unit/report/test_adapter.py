@@ -33,6 +33,14 @@ def test_an_error_ends_the_job_with_one_sentence(tmp_path, capsys, error, status
     assert ("Traceback" in log.read_text()) == isinstance(error, ValueError)
 
 
+def test_ctrl_c_is_no_fault(tmp_path, capsys):
+    log = tmp_path / "job.log"
+    with pytest.raises(SystemExit) as ended, one_sentence(str(log)):
+        raise KeyboardInterrupt
+    assert ended.value.code == 130
+    assert last_sentence(log) == "stopped; the same command does this step again"
+
+
 def test_a_job_that_ends_well_leaves_no_sentence(tmp_path, capsys):
     log = tmp_path / "job.log"
     with one_sentence(str(log)):
