@@ -1,7 +1,8 @@
 """One server and all that is known of it, and leave for one request to it. Choosing among servers is in servers.py."""
 
 from collections import deque
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
 
 from tokenfill.responses.capacity import Limit
 from tokenfill.responses.engines import ServerFacts
@@ -99,3 +100,18 @@ class Server:
     def silence(self, now: float) -> float:
         """Seconds since a request last began or ended; 0 where none is in flight."""
         return now - self.last_event if self.in_flight else 0.0
+
+
+def troubles(servers: Iterable[Server]) -> str:
+    """The servers that are not up, each with a few words why."""
+    down = [f"{server.url}: {server.health.reason}" for server in servers if server.health.state is not State.UP]
+    return "; ".join(down) or "none is configured"
+
+
+def described(servers: Iterable[Server]) -> dict[str, dict]:
+    """What each server said of itself, by its URL."""
+    return {
+        server.url: {key: value for key, value in asdict(server.facts).items() if value}
+        for server in servers
+        if server.facts != ServerFacts()
+    }

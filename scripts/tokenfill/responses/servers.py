@@ -8,7 +8,6 @@ import asyncio
 import random
 import time
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import asdict
 from pathlib import Path
 
 from tokenfill.errors import TemporaryFailure, UserError
@@ -18,10 +17,9 @@ from tokenfill.responses.failures import Failure
 from tokenfill.responses.health import Health, State
 from tokenfill.responses.places import NoLocks, Places, PrivatePlaces, places_file
 from tokenfill.responses.probe import NotReady, Prober
-from tokenfill.responses.server import SAY_AGAIN, Place, Server
+from tokenfill.responses.server import SAY_AGAIN, Place, Server, described, troubles
+from tokenfill.responses.wish import Wish
 
-POLL_SECONDS = 0.05  # how often a place is looked for while other workers hold them all
-LOST_INTEREST = 0.5  # seconds without a new wish for a place, after which others may have it
 LOOK_AGAIN = 30.0  # seconds after which a server that is up is asked for its facts once more
 # After these it may be another server that answers there.
 RECONNECTS = frozenset({"connection", "gateway", "malformed"})
@@ -70,8 +68,7 @@ class Pool:
         self._clock, self._dice = clock, dice or random.Random()
         self._servers: dict[str, Server] = {}
         self._started = clock()
-        self._wished_at = self._started
-        self._poll: asyncio.TimerHandle | None = None
+        self._wish = Wish(self._look)
         self._probes: set[asyncio.Task] = set()
         for url in urls:
             self._add(url)
@@ -109,8 +106,7 @@ class Pool:
             self.tick(self._clock())
 
     async def __aexit__(self, *_) -> None:
-        if self._poll:
-            self._poll.cancel()
+        self._wish.drop()
         for probe in self._probes:
             probe.cancel()
         await asyncio.gather(*self._probes, return_exceptions=True)
@@ -124,7 +120,7 @@ class Pool:
 
         `prefer`: taken if it has a free place. `avoid`: not taken while any other healthy server is there.
         """
-        now = self._wished_at = self._clock()
+        now = self._clock()
         healthy = [server for server in self._servers.values() if server.is_open(now)]
         wanted = [server for server in healthy if server.url not in avoid] or healthy
         if len(wanted) > 1:
@@ -133,7 +129,7 @@ class Pool:
         for server in wanted:
             number = server.places.take(server.most(now))
             if number is not None:
-                server.places.stop_waiting()
+                self._look(is_wanted=False)
                 place = Place(server, number, now)
                 server.in_flight.add(place)
                 server.last_event = now
@@ -141,7 +137,7 @@ class Pool:
             server.limit.binds()
             if server.places.held < server.most(now):
                 server.places.wait()  # others hold them all
-                self._poll_soon()
+                self._wish.renew()
         return None
 
     def release(self, place: Place, outcome: Outcome) -> None:
@@ -194,8 +190,7 @@ class Pool:
 
     def troubles(self) -> str:
         """The servers that are not up, each with a few words why."""
-        down = [server for server in self._servers.values() if server.health.state is not State.UP]
-        return "; ".join(f"{server.url}: {server.health.reason}" for server in down) or "none is configured"
+        return troubles(self._servers.values())
 
     @property
     def facts(self) -> ServerFacts:
@@ -217,11 +212,16 @@ class Pool:
 
     def described(self) -> dict[str, dict]:
         """What each server said of itself, for the journal's meta."""
-        return {
-            server.url: {key: value for key, value in asdict(server.facts).items() if value}
-            for server in self._servers.values()
-            if server.facts != ServerFacts()
-        }
+        return described(self._servers.values())
+
+    def _look(self, is_wanted: bool) -> None:
+        """Find places that other workers have given back, or tell them that none is wanted any more."""
+        now = self._clock()
+        for server in self._servers.values():
+            if not is_wanted:
+                server.places.stop_waiting()
+            elif server.is_open(now) and server.places.has_free(server.most(now)):
+                self.on_change()
 
     # -- what happens to a server ----------------------------------------------------------------------------
 
@@ -322,19 +322,3 @@ class Pool:
     def _drop(self, server: Server) -> None:
         server.places.close()
         self._servers.pop(server.url, None)
-
-    # -- waiting for places that other workers hold ----------------------------------------------------------
-
-    def _poll_soon(self) -> None:
-        if self._poll is None:
-            self._poll = asyncio.get_running_loop().call_later(POLL_SECONDS, self._look)
-
-    def _look(self) -> None:
-        self._poll, now = None, self._clock()
-        if now - self._wished_at > LOST_INTEREST:
-            for server in self._servers.values():
-                server.places.stop_waiting()
-            return
-        if any(s.is_open(now) and s.places.has_free(s.most(now)) for s in self._servers.values()):
-            self.on_change()
-        self._poll_soon()

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 from other_worker import OtherWorker
 from tokenfill.errors import TemporaryFailure, UserError
-from tokenfill.responses import probe, servers
+from tokenfill.responses import probe, servers, wish
 from tokenfill.responses.engines import ServerFacts, WrongProtocol
 from tokenfill.responses.failures import Failure
 from tokenfill.responses.probe import NotReady
@@ -399,6 +399,35 @@ def test_workers_share_the_places_of_a_server(world, tmp_path):
     (tmp_path / "places").mkdir()
     other = OtherWorker(servers.places_file(tmp_path / "places", A), rank=5)
     assert with_pool(world, test, folder=tmp_path, urls=(A,)) == ([0, 1, 2], [True, False])
+    other.kill()
+
+
+def test_a_place_that_another_worker_gives_back_is_found_and_a_lost_wish_frees_the_way(world, tmp_path, monkeypatch):
+    monkeypatch.setattr(wish, "LOST_INTEREST", 0.15)
+
+    async def until(condition):
+        for _ in range(100):
+            if condition():
+                return True
+            await real_sleep(0.01)
+        return False
+
+    async def test(pool):
+        other("[places.take(2), places.take(2)]")
+        assert pool.place() is None
+        other("places.give_back(0)")
+        assert other("places.take(2)") is None, "an older worker waits"
+        before = world.changes
+        assert await until(lambda: world.changes > before)
+        assert pool.place() is not None
+        assert pool.place() is None  # the wish that is lost
+        other("places.give_back(1)")
+        return await until(lambda: other("places.take(2)") == 1)
+
+    real_sleep = asyncio.sleep
+    (tmp_path / "places").mkdir()
+    other = OtherWorker(servers.places_file(tmp_path / "places", A), rank=5)
+    assert with_pool(world, test, folder=tmp_path, urls=(A,), concurrency=2)
     other.kill()
 
 
