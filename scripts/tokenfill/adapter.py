@@ -24,9 +24,7 @@ def one_sentence(log: str) -> Iterator[None]:
     except (UserError, TemporaryFailure) as error:
         _tell(str(error), log)
         sys.exit(TemporaryFailure.STATUS if isinstance(error, TemporaryFailure) else 1)
-    except KeyboardInterrupt:
-        sys.exit(130)  # before the job listens to signals itself; nothing has begun
-    except KeyboardInterrupt:
+    except KeyboardInterrupt:  # where the job does not listen to signals itself
         _tell("stopped; the same command does this step again", log)
         sys.exit(130)
     except Exception as error:

@@ -36,7 +36,7 @@ def after_error(names: Iterable[str], since: float) -> list[str]:
 def bad_end(log: Path) -> str | None:
     """What a job's log says of its bad end; None if it ended well. A killed job leaves a log and no output."""
     if sentence := last_sentence(log):
-        return f"{log.stem}: {sentence.removeprefix(log.stem).removeprefix(':').lstrip()}"
+        return f"{log.stem}: {sentence.removeprefix(f'{log.stem}: ').removeprefix(f'{log.stem} ')}"
     output = OUTPUTS.get(log.parent.name)
     if output and not (RESULTS / log.stem / output).exists():
         return f"{log.stem}: {log.parent.name} was killed and left no reason; see {log}"
