@@ -1,6 +1,8 @@
 """config.yaml, the schema, the requirements and the environments say the same."""
 
+import ast
 import re
+import sys
 from pathlib import Path
 
 import yaml
@@ -68,6 +70,19 @@ def test_every_requirement_is_pinned_and_has_a_reason():
         name, _, version = line.partition("==")
         assert version, line
         assert f"| {name} |" in reasons, name
+
+
+def test_everything_that_is_imported_is_required():
+    found = set()
+    for path in (PROJECT / "scripts").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module] if isinstance(node, ast.ImportFrom) else []
+            found |= {name.partition(".")[0] for name in names}
+    packages = {"yaml": "pyyaml"}
+    code = {packages.get(name, name) for name in found - set(sys.stdlib_module_names) - {"tokenfill"}}
+    unused = {"snakemake"}
+    assert code == set(pins((PROJECT / "requirements.txt").read_text())) - unused
 
 
 def test_every_environment_is_used_and_every_used_one_is_there():
