@@ -352,5 +352,9 @@ class Filler:
 
     def stop_now(self, reason: str) -> None:
         """End at once; what is on disk is kept."""
-        self.fatal = self.fatal or TemporaryFailure(reason)
+        self.fail(TemporaryFailure(reason))
+
+    def fail(self, error: Exception) -> None:
+        """End at once with this error, or the one before it."""
+        self.fatal = self.fatal or error
         self.wake.set()

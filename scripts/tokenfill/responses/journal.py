@@ -58,8 +58,11 @@ class Journal:
         self.path = folder / NAME
         self.unreadable = folder / "raw_responses.unreadable.txt"
         self._say = say
-        self._lock = _lock(folder / "raw_responses.lock")
-        self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+        try:
+            self._lock = _lock(folder / "raw_responses.lock")
+            self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+        except OSError as error:
+            raise UserError(f"{error.filename or folder} cannot be written: {error.strerror}.") from error
         self._synced = self.size = os.fstat(self._file).st_size
 
     def load(self) -> Iterator[tuple[int, dict]]:
@@ -71,14 +74,18 @@ class Journal:
                 bad.append((number, offset, raw))
                 continue
             last_good = offset + len(raw)
-            if not raw.endswith(b"\n"):
+            is_whole = raw.endswith(b"\n")
+            yield offset, line
+        try:
+            if last_good and not is_whole:
                 os.write(self._file, b"\n")
                 last_good += 1
-            yield offset, line
-        self.size = last_good
-        self._put_aside(bad)
-        if os.fstat(self._file).st_size > last_good:
-            os.ftruncate(self._file, last_good)
+            self.size = last_good
+            self._put_aside(bad)
+            if os.fstat(self._file).st_size > last_good:
+                os.ftruncate(self._file, last_good)
+        except OSError as error:
+            raise self._unwritable(error) from error
         self._synced = -1
 
     def _put_aside(self, bad: list[tuple[int, int, bytes]]) -> None:
@@ -96,14 +103,14 @@ class Journal:
                 f"{self.path}: {len(middle)} lines cannot be read and do not count (line {numbers}); "
                 f"copied to {self.unreadable.name}"
             )
-        known = set()
-        with contextlib.suppress(FileNotFoundError):
-            known = {(entry["offset"], entry["base64"]) for entry in map(json.loads, self.unreadable.open())}
-        with self.unreadable.open("a") if bad else contextlib.nullcontext() as aside:
-            for _, offset, raw in bad:
-                entry = {"offset": offset, "base64": base64.b64encode(raw).decode()}
-                if (entry["offset"], entry["base64"]) not in known:
-                    aside.write(json.dumps(entry) + "\n")
+        if bad:
+            entries = [orjson.dumps({"offset": at, "base64": base64.b64encode(raw).decode()}) for _, at, raw in bad]
+            with self.unreadable.open("a+b") as aside:
+                aside.seek(0)
+                known = aside.read().split(b"\n")
+                torn_before = [b""] if known[-1] else []
+                new = [entry for entry in entries if entry not in set(known)]
+                aside.write(b"".join(line + b"\n" for line in torn_before + new))
 
     def append(self, line: dict) -> int:
         """Write one line whole and return its byte offset. On a full disk the file ends where it ended before.
@@ -136,7 +143,7 @@ class Journal:
 
     def _unwritable(self, error: OSError) -> TemporaryFailure:
         return TemporaryFailure(
-            f"{self.path} cannot be written: {error.strerror}. Every line before this one is kept; "
+            f"{error.filename or self.path} cannot be written: {error.strerror}. Every line before this one is kept; "
             "make room or mend the disk and run again."
         )
 
@@ -155,7 +162,7 @@ def _lock(path: Path) -> int:
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+    except BlockingIOError:
         with os.fdopen(descriptor, "rb") as file:
             try:
                 holder = json.loads(file.read())
@@ -166,6 +173,7 @@ def _lock(path: Path) -> int:
             f"{path.parent} is being filled by {who}; wait for it to end, or stop it, and run again."
         ) from None
     holder = {"host": socket.gethostname(), "pid": os.getpid(), "started": time.time()}
-    os.ftruncate(descriptor, 0)
-    os.pwrite(descriptor, json.dumps(holder).encode(), 0)
+    with contextlib.suppress(OSError):  # it is for people; a full disk is told of by the journal
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, json.dumps(holder).encode(), 0)
     return descriptor

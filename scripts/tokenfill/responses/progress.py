@@ -1,5 +1,6 @@
 """How a run shows where it stands: a bar or plain lines for people, `progress.json` for dry run and status."""
 
+import contextlib
 import sys
 import time
 from collections import deque
@@ -7,6 +8,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from tokenfill.errors import TemporaryFailure
 from tokenfill.quantities import shown_count, shown_duration
 from tokenfill.responses.dataset import Dataset, write_json
 from tokenfill.responses.journal import NAME
@@ -64,23 +66,22 @@ class Progress:
             self.say(self.sentence(in_flight, failures, speed, left))
         if now >= self._next_file or state in ("complete", "stopped"):
             self._next_file = now + FILE_EVERY
-            write_json(
-                self._path,
-                {
-                    "dataset": self._dataset.name,
-                    "state": state,
-                    "tokens": tally.tokens,
-                    "budget": budget,
-                    "responses": tally.responses,
-                    "unfinished": tally.unfinished,
-                    "in_flight": in_flight,
-                    "failures": failures,
-                    "tokens_per_second": round(speed, 1),
-                    "seconds_left": None if left is None else round(left),
-                    "journal": {NAME: self._dataset.journal.size},
-                    "updated": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-                },
-            )
+            content = {
+                "dataset": self._dataset.name,
+                "state": state,
+                "tokens": tally.tokens,
+                "budget": budget,
+                "responses": tally.responses,
+                "unfinished": tally.unfinished,
+                "in_flight": in_flight,
+                "failures": failures,
+                "tokens_per_second": round(speed, 1),
+                "seconds_left": None if left is None else round(left),
+                "journal": {NAME: self._dataset.journal.size},
+                "updated": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            }
+            with contextlib.suppress(TemporaryFailure):  # for eyes only: a run does not end for want of it
+                write_json(self._path, content)
 
     def sentence(self, in_flight: int, failures: int, speed: float, left: float | None) -> str:
         """The plain progress line."""

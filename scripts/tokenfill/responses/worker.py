@@ -227,17 +227,21 @@ class Worker:
         main.cancel()
 
     async def _watch(self) -> None:
-        """What goes on beside the answers: syncs, progress, snakemake's life, changed servers, the end of patience."""
+        """What goes on beside the answers. An error there ends the run: unwatched it would neither drain nor sync."""
+        try:
+            await self._watch_on()
+        except Exception as error:
+            self.filler.fail(error)
+
+    async def _watch_on(self) -> None:
+        """Syncs, progress, snakemake's life, changed servers and the end of patience, twice a second."""
         filler, synced, is_aborted = self.filler, time.monotonic(), False
         while True:
             await asyncio.sleep(TICK)
             now = time.monotonic()
             if now - synced >= SYNC_EVERY:
                 synced = now
-                try:
-                    await asyncio.to_thread(self.dataset.journal.sync)
-                except TemporaryFailure as error:
-                    filler.stop_now(str(error))
+                await asyncio.to_thread(self.dataset.journal.sync)
             if os.getppid() != self._parent and filler.draining_since is None:
                 self.progress.say("the process that started this one is gone; stopping")
                 filler.drain()
@@ -285,7 +289,11 @@ class Worker:
             if seen == self._engine_seen:
                 return
             self._engine_seen = seen
-            engine = read_engine(self._engine_path, self.dataset.name)
+            try:
+                engine = read_engine(self._engine_path, self.dataset.name)
+            except (ValueError, KeyError) as error:
+                self.progress.say(f"{self._engine_path} cannot be read ({error}); going on with what it said before")
+                return
             if engine["api"] != self.engine["api"] or engine["launch"] != self.engine["launch"]:
                 self.progress.say("engine.api and engine.launch are taken up by the next run, the rest now")
                 engine = {**engine, "api": self.engine["api"], "launch": self.engine["launch"]}

@@ -5,7 +5,6 @@ import random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
 from tokenfill.errors import UserError
 from tokenfill.responses.failures import CLASSES, Decision, Failure, Ledger, next_step, of_status, retry_delay
 from tokenfill.responses.giving_up import ALL_ALIKE, GivingUp

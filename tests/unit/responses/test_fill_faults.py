@@ -4,7 +4,6 @@ import errno
 import os
 import shlex
 import sys
-from pathlib import Path
 
 import pytest
 from one_dataset import ROOT, OneDataset, meanwhile, prompt
@@ -13,6 +12,7 @@ from tokenfill.errors import TemporaryFailure, UserError
 from tokenfill.responses import flight, health, journal, launch
 from tokenfill.responses import server as server_module
 from tokenfill.responses.failures import retry_delay
+from tokenfill.responses.worker import Worker
 
 
 @pytest.fixture
@@ -388,10 +388,30 @@ def test_a_full_disk_ends_the_run_with_the_files_name_and_what_is_there_stays(da
     assert dataset.fill()["tokens"] == 200
 
 
-@pytest.mark.skipif(os.getuid() == 0, reason="root may write anywhere")
-def test_a_folder_that_may_not_be_written_is_named(dataset):
-    dataset.results.chmod(0o500)
-    with pytest.raises((UserError, TemporaryFailure, OSError), match="raw_responses"):
+def test_progress_that_cannot_be_shown_ends_no_run(dataset):
+    (dataset.results / "progress.json").mkdir()
+    assert dataset.fill()["tokens"] == 200
+
+
+def test_an_engine_file_that_cannot_be_read_changes_nothing(dataset, server, capsys):
+    server.update(delay=0.1)
+    dataset.configure(budget=800)
+    engine = dataset.folder / "results/engine.json"
+    harmed = meanwhile(lambda: len(server.log) > 1, lambda: engine.write_text("{"))
+    assert dataset.fill()["tokens"] == 800
+    harmed.join()
+    assert "engine.json cannot be read" in capsys.readouterr().err
+
+
+def test_an_error_beside_the_answers_ends_the_run(dataset, server, monkeypatch):
+    """Otherwise nothing would drain, sync or give up any more."""
+
+    def fail(_) -> None:
+        raise RuntimeError("as the test wants")
+
+    server.update(delay=0.1)
+    dataset.configure(budget=800, engine={"concurrency": 1})
+    monkeypatch.setattr(Worker, "_give_up_on_outage", fail)
+    with pytest.raises(RuntimeError, match="as the test wants"):
         dataset.fill()
-    dataset.results.chmod(0o700)
-    assert Path(dataset.results).exists()
+    assert len(server.log) < 30

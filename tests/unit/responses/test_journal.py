@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
 from tokenfill.errors import TemporaryFailure, UserError
 from tokenfill.responses import journal as journal_module
 from tokenfill.responses.journal import NAME, Journal, read, read_lines
@@ -119,6 +118,28 @@ def test_cutting_anywhere_loses_at_most_the_line_that_was_cut(tmp_path_factory, 
     assert lines == expected
     assert whole_lines(folder) == [*expected, "p9"]
     assert (folder / NAME).read_bytes().count(b"\n") == len(expected) + 1
+
+
+def test_a_torn_file_of_unreadable_lines_stops_nobody(tmp_path):
+    (tmp_path / NAME).write_bytes(raw(0) + b"\nhalf a li")
+    journal, _, _ = reopened(tmp_path)
+    journal.unreadable.write_bytes(journal.unreadable.read_bytes()[:-9])
+    journal.close()
+    with (tmp_path / NAME).open("ab") as file:
+        file.write(b"half a li")
+    journal, lines, said = reopened(tmp_path)
+    assert lines == ["p0"]
+    assert "9 bytes are no whole line" in said[0]
+    *_, torn, whole, end = journal.unreadable.read_bytes().split(b"\n")
+    assert (json.loads(whole)["offset"], end) == (len(raw(0)) + 1, b"")
+    assert whole.startswith(torn)
+    journal.close()
+
+
+def test_a_journal_that_cannot_be_opened_is_named(tmp_path):
+    (tmp_path / NAME).mkdir()
+    with pytest.raises(UserError, match=r"raw_responses\.jsonl cannot be written: Is a directory"):
+        Journal(tmp_path, print)
 
 
 def test_a_second_writer_is_refused_by_host_and_pid(tmp_path):

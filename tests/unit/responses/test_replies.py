@@ -3,7 +3,6 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
 from tokenfill.responses.engines import Reply
 from tokenfill.responses.failures import Failure
 from tokenfill.responses.replies import check, goes_in_a_cycle, seed_of
