@@ -58,7 +58,10 @@ class Spool:
         return hash64(f"{self._seed}\0{row_id}".encode())
 
     def arrange(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """(numbers in the final order, numbers of repeated rows, a mask by number of those with another id)."""
+        """(numbers in the final order, numbers of repeated rows, a mask by number of those with another id).
+
+        Asked once, when all rows are in: what decided on the order is let go.
+        """
         ids, contents = np.asarray(self._ids), np.asarray(self._contents)
         first_of_id = np.zeros(len(ids), bool)
         first_of_id[_first_places(ids)] = True
@@ -69,11 +72,15 @@ class Spool:
         if self._seed is not None:
             keys = np.where(renamed, np.asarray(self._other_keys), np.asarray(self._keys))
             kept = kept[np.argsort(keys[kept], kind="stable")]
-        return kept, np.flatnonzero(~first_of_both), renamed
+            del keys
+        repeated = np.flatnonzero(~first_of_both)
+        del ids, contents
+        self._ids = self._contents = self._keys = self._other_keys = None
+        return kept, repeated, renamed
 
     def payloads(self, numbers: np.ndarray) -> Iterator[bytes]:
         """Payloads in the order of `numbers`; many are brought into order bucket by bucket, without random reads."""
-        ends = np.asarray(self._ends).astype(np.int64)
+        ends = np.asarray(self._ends).view(np.int64)
         lengths = np.diff(ends, prepend=0)
         filled = np.cumsum(lengths[numbers])
         if len(numbers) == 0 or filled[-1] <= _BUCKET or np.all(np.diff(numbers) > 0):
@@ -81,7 +88,8 @@ class Spool:
                 self._file.seek(ends[number] - lengths[number])
                 yield self._file.read(lengths[number])
             return
-        bucket = (filled - 1) // max(_BUCKET, filled[-1] // _MOST_BUCKETS + 1)
+        bucket = ((filled - 1) // max(_BUCKET, filled[-1] // _MOST_BUCKETS + 1)).astype(np.int16)
+        del filled
         with ExitStack() as stack:
             files = [stack.enter_context(TemporaryFile(dir=self._folder)) for _ in range(bucket[-1] + 1)]
             target = np.full(len(self), -1, dtype=np.int16)

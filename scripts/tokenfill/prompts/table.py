@@ -49,15 +49,14 @@ class PromptTable:
 
     def _flush(self) -> None:
         names, turns, messages, tools, ids, digests, rows = zip(*self._rows, strict=True)
-        ends = np.cumsum([0, *map(len, ids)], dtype=np.int32)
         columns = [
-            pa.array(names, pa.string()),
-            pa.array(turns, pa.int32()),
-            pa.array(messages, pa.string()),
-            pa.array(tools, pa.string()),
-            pa.ListArray.from_arrays(pa.array(ends), pa.array(np.concatenate(ids), pa.int32())),
-            pa.array(digests, pa.string()),
-            pa.array(rows, pa.int64()),
+            _strings(names),
+            _integers(turns, pa.int32()),
+            _strings(messages),
+            _strings(tools),
+            pa.ListArray.from_arrays(_offsets(ids), _integers(np.concatenate(ids), pa.int32())),
+            _strings(digests),
+            _integers(rows, pa.int64()),
         ]
         table = pa.Table.from_arrays(columns, schema=SCHEMA)
         self._writer.write_table(table, row_group_size=len(self._rows))
@@ -77,6 +76,25 @@ class PromptTable:
     def __exit__(self, *_):
         self._writer.close()
         self._part.unlink(missing_ok=True)
+
+
+# Arrays are made of buffers, since pyarrow.array imports pandas wherever it is installed: a second and 40 MB.
+
+
+def _integers(values, kind: pa.DataType) -> pa.Array:
+    data = np.ascontiguousarray(values, dtype=kind.to_pandas_dtype())
+    return pa.Array.from_buffers(kind, len(data), [None, pa.py_buffer(data)])
+
+
+def _offsets(values) -> pa.Array:
+    return _integers(np.cumsum([0, *map(len, values)]), pa.int32())
+
+
+def _strings(values: tuple[str | None, ...]) -> pa.Array:
+    texts = [(value or "").encode() for value in values]
+    valid = np.packbits([value is not None for value in values], bitorder="little")
+    buffers = [pa.py_buffer(valid), _offsets(texts).buffers()[1], pa.py_buffer(b"".join(texts))]
+    return pa.Array.from_buffers(pa.string(), len(texts), buffers)
 
 
 def read_metadata(path: Path) -> dict:
