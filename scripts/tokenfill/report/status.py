@@ -12,7 +12,10 @@ RESULTS = Path("results")
 
 @dataclass(frozen=True)
 class Standing:
-    """One dataset: `state` is complete, exhausted, running, stopped or new; `tokens` and `responses` count."""
+    """One dataset: `state` is complete, exhausted, running, stopped or new; `tokens` and `responses` count.
+
+    `is_at_most`: the journal is shorter now than it was when they were counted.
+    """
 
     dataset: str
     state: str
@@ -21,10 +24,13 @@ class Standing:
     responses: int
     failed: int = 0
     detail: str = ""
+    is_at_most: bool = False
 
     def __str__(self) -> str:
         budget = shown_count(self.budget) if self.budget else "unknown"
-        return f"{self.dataset}: {shown_count(self.tokens)} of {budget} tokens, {self.responses:,} responses"
+        counts = f"{shown_count(self.tokens)} of {budget} tokens, {self.responses:,} responses"
+        doubt = " at most, since its journal is shorter now" if self.is_at_most else ""
+        return f"{self.dataset}: {counts}{doubt}"
 
 
 class Standings:
@@ -41,17 +47,18 @@ def standing(folder: Path) -> Standing:
     complete, progress = _read(folder / "complete"), _read(folder / "progress.json")
     source = complete or progress
     tokens, responses = _count(source, "tokens"), _count(source, "responses")
+    shrank = _shrank(folder, source)
     if complete:
         failed = complete.get("failed") if isinstance(complete.get("failed"), dict) else {}
         reason = complete.get("reason")
         state = "exhausted" if reason == "prompts_exhausted" else "complete"
         if state == "complete" and budget is not None and tokens < budget:
             state = "stopped"  # the budget was raised since
-        return Standing(folder.name, state, tokens, budget, responses, sum(failed.values()))
+        return Standing(folder.name, state, tokens, budget, responses, sum(failed.values()), is_at_most=shrank)
     if progress:
         state = "running" if _is_fresh(folder / "progress.json", progress) else "stopped"
         failures = _count(progress, "failures")
-        return Standing(folder.name, state, tokens, budget, responses, failures, _speed(progress, state))
+        return Standing(folder.name, state, tokens, budget, responses, failures, _speed(progress, state), shrank)
     return Standing(folder.name, "new", 0, budget, 0)
 
 
@@ -95,6 +102,16 @@ def _speed(progress: dict, state: str) -> str:
 def _is_fresh(path: Path, progress: dict) -> bool:
     """Whether a worker wrote this lately: it does so every few seconds until it stops."""
     return progress.get("state") not in ("stopped", "complete") and time.time() - path.stat().st_mtime < 30
+
+
+def _shrank(folder: Path, source: dict) -> bool:
+    """Whether a journal is shorter than it was when `source` was written."""
+    sizes = source.get("journal")
+    for name, size in sizes.items() if isinstance(sizes, dict) else ():
+        path = folder / name
+        if isinstance(size, int) and (path.stat().st_size if path.exists() else 0) < size:
+            return True
+    return False
 
 
 def _count(source: dict, key: str) -> int:

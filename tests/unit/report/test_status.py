@@ -54,6 +54,15 @@ def test_a_budget_raised_since_is_not_complete(results):
     assert standing(results("chat", asked={"budget": 1000}, complete=complete)).state == "stopped"
 
 
+@pytest.mark.parametrize("written", ["complete", "progress"])
+def test_counts_of_a_journal_that_shrank_are_doubted(results, written):
+    counted = {"tokens": 400, "responses": 20, "reason": "budget_met", "journal": {"raw_responses.jsonl": 12}}
+    folder = results("chat", asked={"budget": 400}, **{written: counted})
+    assert str(standing(folder)).endswith("20 responses at most, since its journal is shorter now")
+    (folder / "raw_responses.jsonl").write_bytes(b"twelve bytes")
+    assert str(standing(folder)) == "chat: 400 of 400 tokens, 20 responses"
+
+
 @pytest.mark.parametrize("left", ["", "{", "[]", "5", '{"tokens": "many"}', '{"failed": 5}', "\0\0"])
 def test_no_file_that_a_kill_left_stops_the_status(results, left):
     folder = results("chat", asked=left, complete=left, progress=left)
