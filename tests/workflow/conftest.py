@@ -167,6 +167,12 @@ def is_worker(process: Path, folder: Path) -> bool:
 
 
 @pytest.fixture(scope="session")
+def new_project():
+    """new_project(folder, url="") gives a project that has not run yet."""
+    return lambda folder, url="http://127.0.0.1:9": Project.new(folder, url)
+
+
+@pytest.fixture(scope="session")
 def finished_project(tmp_path_factory) -> Project:
     """A project whose datasets are filled. Not to be changed: tests take a copy."""
     with ThreadedServer({"length": {"fixed": 20}}) as server:
