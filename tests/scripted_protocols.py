@@ -84,9 +84,7 @@ class SGLang:
             raise Refused(400, f"input of {len(ids)} tokens, context length {room}")
         if len(ids) + wanted > room:
             raise Refused(400, f"{len(ids)} + {wanted} tokens asked for, context length {room}")
-        return Asked(
-            ids, min(wanted, room - 2 - len(ids)), body.get("rid"), sampling.get("stop_token_ids") or []
-        )
+        return Asked(ids, min(wanted, room - 2 - len(ids)), body.get("rid"), sampling.get("stop_token_ids") or [])
 
     def answer(self, asked: Asked, answer: Answer, script: dict) -> dict:
         finish = {
@@ -147,9 +145,7 @@ class VLLM:
             raise Refused(400, f"input of {len(ids)} tokens, context length {room}")
         wanted = body.get("max_tokens") or 16
         rid = body.get("request_id")
-        asked = Asked(
-            ids, min(wanted, room - len(ids)), rid and f"cmpl-{rid}", body.get("stop_token_ids") or []
-        )
+        asked = Asked(ids, min(wanted, room - len(ids)), rid and f"cmpl-{rid}", body.get("stop_token_ids") or [])
         return replace(asked, want_ids=bool(body.get("return_token_ids")))
 
     def answer(self, asked: Asked, answer: Answer, script: dict) -> dict:
@@ -195,9 +191,7 @@ class LlamaCpp:
             raise Refused(400, f"exceed_context_size: {len(ids)} tokens, context {room}")
         wanted = body.get("n_predict", -1)
         room_left = room - len(ids)
-        asked = Asked(
-            ids, room_left if wanted < 0 else max(1, min(wanted, room_left)), stream=bool(body.get("stream"))
-        )
+        asked = Asked(ids, room_left if wanted < 0 else max(1, min(wanted, room_left)), stream=bool(body.get("stream")))
         return replace(asked, want_ids=bool(body.get("return_tokens")))
 
     def answer(self, asked: Asked, answer: Answer, script: dict) -> dict:

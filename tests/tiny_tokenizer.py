@@ -81,9 +81,7 @@ def tokenizer():
     return made
 
 
-def make_model_folder(
-    folder: Path, chat_template: str = CHAT_TEMPLATE, context_length: int = CONTEXT_LENGTH
-) -> Path:
+def make_model_folder(folder: Path, chat_template: str = CHAT_TEMPLATE, context_length: int = CONTEXT_LENGTH) -> Path:
     """Write the tokenizer, its config, the chat template, the generation config and the config."""
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer().save(str(folder / "tokenizer.json"))

@@ -81,7 +81,7 @@ def test_nothing_is_lost_and_nothing_doubled_however_often_it_is_killed(new):
             if dice.random() < 0.8:  # a journal that grows before the blow falls
                 before = sum(len(whole_lines(new, name)) for name in seen)
                 new.wait_for(
-                    lambda before=before: (
+                    lambda before=before, process=process: (
                         sum(len(whole_lines(new, name)) for name in seen) > before or process.poll() is not None
                     )
                 )

@@ -12,7 +12,7 @@ def test_the_page_and_the_code_agree():
     told = {row[0].strip("`"): row[2:] for row in rows if len(row) == 6 and row[0].startswith("`")}
     expected = {}
     for name, row in CLASSES.items():
-        attempts = "–" if row.decision is not Decision.RETRY else str(row.attempts or "no limit")
+        attempts = "\u2013" if row.decision is not Decision.RETRY else str(row.attempts or "no limit")
         words = {True: "yes", False: "no"}
         expected[name] = [row.decision.value, attempts, words[row.is_transient], words[row.takes_server_out]]
     assert told == expected
