@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from tokenfill.errors import TemporaryFailure, UserError
@@ -15,6 +15,7 @@ from tokenfill.responses.prompt_table import PromptTable
 from tokenfill.settings import differences, digest
 
 META = "raw_responses.meta.json"
+IN_FLIGHT = "in_flight.json"
 
 
 class Dataset:
@@ -164,6 +165,18 @@ class Dataset:
         ledger.load()
         return ledger
 
+    def read_in_flight(self) -> dict[str, int]:
+        """How far the answers in flight had come when a run before was killed; {} where nothing tells."""
+        try:
+            told = json.loads((self._folder / IN_FLIGHT).read_bytes())
+            return {name: int(tokens) for name, tokens in told.items() if name.partition("/")[2].isdecimal()}
+        except (OSError, ValueError, TypeError, AttributeError):
+            return {}  # it only makes the forecast better
+
+    def write_in_flight(self, reached: Mapping[str, int]) -> None:
+        """Leave `reached` for a run after a kill: only with what was thrown back is the mean of all answers known."""
+        write_json(self._folder / IN_FLIGHT, dict(reached), is_durable=False)
+
     # -- done ------------------------------------------------------------------------------------------------
 
     def is_met(self) -> bool:
@@ -206,6 +219,7 @@ class Dataset:
             "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.tally.last_ended_at)),
         }
         write_json(self._complete, complete)
+        (self._folder / IN_FLIGHT).unlink(missing_ok=True)
         return complete
 
     def close(self) -> None:
@@ -213,9 +227,9 @@ class Dataset:
         self.journal.close()
 
 
-def write_json(path: Path, content: dict) -> None:
+def write_json(path: Path, content: dict, is_durable: bool = True) -> None:
     """Replace a file in one step. Raises TemporaryFailure where it cannot."""
     try:
-        replace(path, json.dumps(content, indent=1) + "\n")
+        replace(path, json.dumps(content, indent=1) + "\n", is_durable)
     except OSError as error:
         raise TemporaryFailure(f"{path} cannot be written: {error.strerror}.") from error

@@ -10,13 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tokenfill.errors import TemporaryFailure, UserError
-from tokenfill.responses.admission import Admission
 from tokenfill.responses.answers import PART
 from tokenfill.responses.client import Client
 from tokenfill.responses.dataset import Dataset
 from tokenfill.responses.engines import Reply, cut_at_stop
-from tokenfill.responses.expectation import Expectation
 from tokenfill.responses.failures import Decision, Failure, Ledger, next_step, retry_delay
+from tokenfill.responses.foresight import Admitted, Foresight
 from tokenfill.responses.giving_up import GivingUp
 from tokenfill.responses.replies import check, goes_in_a_cycle, seed_of
 from tokenfill.responses.work import Ask, Work
@@ -86,38 +85,24 @@ class Filler:
         self._settings_digest = dataset.settings_digest
         self._is_warned_of_truncation = False
         self._suspects_in_flight = 0
-        counting = dataset.counting
-        self._counts_prompts = counting.budget_counts == "total"
-        cap = (counting.context_length or counting.max_new_tokens + 2**17) if self._counts_prompts else None
-        self._expectation = Expectation(cap or counting.max_new_tokens)
-        for answer in dataset.answers.values():
-            if counting.has_ended(answer):
-                self._learn(counting.tokens(answer))
-        self._admission = Admission(self._expectation, dataset.budget)
-
-    def _learn(self, tokens: int) -> None:
-        self._expectation.learn(min(tokens, self._expectation.cap))
+        self._foresight = Foresight(dataset.counting, dataset.budget, dataset.answers.values())
 
     # -- what is admitted ------------------------------------------------------------------------------------
 
-    def _tokens_so_far(self, ask: Ask) -> float:
-        """Tokens of the parts on disk, by the measure of the budget."""
-        return len(ask.generated) + (len(ask.prompt.input_ids) if self._counts_prompts else 0)
-
-    def _in_flight_tokens(self) -> list[float]:
-        """About how many tokens each admitted answer has so far, by the measure of the budget."""
+    def _admitted(self) -> list[Admitted]:
+        """Every admitted answer with about how many tokens it has generated so far."""
         now = time.monotonic()
-        tokens = [
-            self._tokens_so_far(f.ask) + min(f.asked_for, f.place.speed * (now - f.started))
+        flying = [
+            (f.ask, len(f.ask.generated) + min(f.asked_for, f.place.speed * (now - f.started)))
             for f in self.flights.values()
         ]
-        tokens += map(self._tokens_so_far, self.work.waiting())
-        if self._hand is not None:
-            tokens.append(self._tokens_so_far(self._hand))
-        return tokens
+        waiting = [(ask, len(ask.generated)) for ask in self.work.waiting()]
+        in_hand = [(self._hand, len(self._hand.generated))] if self._hand is not None else []
+        return [(ask, max(tokens, ask.reached)) for ask, tokens in (*flying, *waiting, *in_hand)]
 
-    def _admitted(self) -> int:
-        return len(self.flights) + self.work.waiting_count() + (self._hand is not None)
+    def reached(self) -> dict[str, int]:
+        """How far each admitted answer has come, {Ask.name: tokens}: what a run after a kill starts from."""
+        return {ask.name: int(tokens) for ask, tokens in self._admitted()}
 
     def _next(self) -> Ask | None:
         """What is to be sent now, if anything is."""
@@ -130,9 +115,11 @@ class Filler:
         while ask is not None and ask.crashes >= CRASHES_OF_POISON:
             self._put_aside(ask, Failure("poison", "the server crashed twice while this prompt was in flight"))
             ask = self._owed(is_met)
-        if ask is None and not is_met and self.work.peek_fresh() is not None and self._is_admitted():
-            ask = self.work.take_fresh()
-        return ask
+        if ask is not None or is_met or (fresh := self.work.peek_fresh()) is None:
+            return ask
+        in_flight = len(self.flights) + self.work.waiting_count()
+        is_admitted = self._foresight.admits(fresh, self.dataset.tally.tokens, in_flight, self._admitted)
+        return self.work.take_fresh() if is_admitted else None
 
     def _owed(self, is_met: bool) -> Ask | None:
         return self.work.owed(
@@ -141,10 +128,6 @@ class Filler:
             suspects_allowed=self._suspects_in_flight == 0,
             only_begun=is_met,
         )
-
-    def _is_admitted(self) -> bool:
-        """Whether the budget has room for one more prompt."""
-        return self._admission.admit(self.dataset.tally.tokens, self._admitted(), self._in_flight_tokens)
 
     async def run(self) -> None:
         """Send and receive until nothing is left to do. Raises what ended the run early."""
@@ -277,7 +260,7 @@ class Filler:
         answer = self.dataset.keep(ask.key, line)
         self.giving_up.succeeded()
         if finish != PART:
-            self._learn(self.dataset.counting.tokens(answer))
+            self._foresight.learn(answer)
             self._warn_of_truncation()
         elif self.draining_since is None:
             ask.go_on(joined, url)

@@ -87,7 +87,6 @@ class Progress:
         """The plain progress line."""
         tally, budget = self._dataset.tally, self._dataset.budget
         left_in_words = "an unknown time" if left is None else shown_duration(left)
-        share = min(100.0, 100 * tally.tokens / budget)
         done = f"{shown_count(tally.tokens)} of {shown_count(budget)} tokens"
         share = min(100.0, 100 * tally.tokens / budget)
         rate = f"{shown_count(round(speed))} tokens/s, {in_flight} in flight, {failures} failures"

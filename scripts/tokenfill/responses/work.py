@@ -4,7 +4,7 @@ import heapq
 import itertools
 import math
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from tokenfill.responses.answers import Answer, Counting, Key
@@ -20,6 +20,7 @@ class Ask:
     requests of this part that failed, `attempts` those of them that its class counts; `avoid` are the servers they
     failed on, `stay_with` the one that has its cache. `crashes`: deaths of a launched server that it was in flight at;
     `lost_at`: how many deaths were known when a request was sent whose connection broke, while that is to be judged.
+    `reached`: how many tokens it had come to in a run that was killed.
     """
 
     prompt: Prompt
@@ -31,12 +32,18 @@ class Ask:
     attempts: int = 0
     crashes: int = 0
     lost_at: int | None = None
+    reached: int = 0
     avoid: set[str] = field(default_factory=set)
     stay_with: str | None = None
 
     @property
     def key(self) -> Key:
         return self.prompt.id, self.prompt.prompt_hash, self.sample, self.prompt.turn
+
+    @property
+    def name(self) -> str:
+        """The answer's name in `in_flight.json`."""
+        return f"{self.prompt.prompt_hash}/{self.sample}"
 
     def line(self, settings: str, output_ids: list[int], finish_reason: str) -> dict:
         """The journal line of this part, without what its server and its clock have to add."""
@@ -66,7 +73,7 @@ class Ask:
         """A part came back: what is asked next is the part after it."""
         self.generated = generated
         self.part += 1
-        self.failures = self.attempts = self.crashes = 0
+        self.failures = self.attempts = self.crashes = self.reached = 0
         self.lost_at = None
         self.avoid, self.stay_with = set(), server
 
@@ -107,12 +114,16 @@ class Work:
         limits: Limits,
         ledger: Ledger,
         read_parts: Callable[[Answer], list[int]],
+        reached: Mapping[str, int],
     ):
+        """`read_parts`: the ids that an answer has on disk. `reached`: how far answers had come at a kill, by name."""
         self._limits = limits
         self._ledger = ledger
         self._answers = answers
         self._counting = limits.counting
         self._unfinished: deque[Ask] = deque(self._resumed(table, read_parts))
+        self._unfinished.extend(self._thrown_back(table, reached))
+        self._queued = {ask.key for ask in self._unfinished}
         self._retries: list[tuple[float, int, Ask]] = []
         self._ticket = itertools.count()
         self._fresh = self._new_prompts(table)
@@ -147,13 +158,28 @@ class Work:
                     stay_with=answer.server or None,
                 )
 
+    def _thrown_back(self, table: PromptTable, reached: Mapping[str, int]) -> Iterator[Ask]:
+        """Answers that were in flight when an earlier run was killed, and have nothing on disk: asked anew, first."""
+        samples: dict[str, list[int]] = {}
+        for name in reached:
+            prompt_hash, _, sample = name.partition("/")
+            if int(sample) < self._counting.samples_per_prompt:
+                samples.setdefault(prompt_hash, []).append(int(sample))
+        for prompt in table.with_hashes(samples.keys()):
+            for sample in samples[prompt.prompt_hash]:
+                ask = Ask(prompt, sample, self._counting.allowance(len(prompt.input_ids)))
+                ask.reached = min(reached[ask.name], ask.allowance)
+                is_open = ask.key not in self._answers and ask.key not in self._ledger
+                if is_open and self._limits.objection(prompt) is None:
+                    yield ask
+
     def _new_prompts(self, table: PromptTable) -> Iterator[Ask]:
         """Prompts never answered nor given up: all of them once before any twice."""
         for sample in range(self._counting.samples_per_prompt):
 
             def is_new(id_: str, prompt_hash: str, turn: int, sample: int = sample) -> bool:
                 key = (id_, prompt_hash, sample, turn)
-                return not (key in self._answers or key in self._ledger)
+                return not (key in self._answers or key in self._ledger or key in self._queued)
 
             for prompt in table.prompts(is_new):
                 ask = Ask(prompt, sample, self._counting.allowance(len(prompt.input_ids)))
@@ -181,7 +207,11 @@ class Work:
                 heapq.heappush(self._retries, (now + 1.0, ticket, ask))
                 continue
             return ask
-        return self._unfinished.popleft() if self._unfinished else None
+        while self._unfinished:
+            ask = self._unfinished.popleft()
+            if ask.generated or not only_begun:
+                return ask
+        return None
 
     def peek_fresh(self) -> Ask | None:
         """The next new prompt, which stays in the queue; None where there is none."""

@@ -25,6 +25,7 @@ from tokenfill.settings import engine_of
 ABORT_PATIENCE = 10.0  # seconds for aborted answers to come back
 TICK = 0.5
 SYNC_EVERY = 1.0
+NOTE_EVERY = 3.0
 
 
 def fill(*, settings: Path, prompts: Path, complete: Path, engine: Path, rank: int, alone: bool) -> None:
@@ -86,7 +87,7 @@ def _limits(dataset: Dataset, room=lambda prompt_tokens: None) -> Limits:
 
 def _has_work(dataset: Dataset, ledger: Ledger) -> bool:
     """Whether anything is left to ask, found out without a server."""
-    work = Work(dataset.prompts, dataset.answers, _limits(dataset), ledger, dataset.generated_ids)
+    work = Work(dataset.prompts, dataset.answers, _limits(dataset), ledger, dataset.generated_ids, reached={})
     return work.waiting_count() > 0 or work.peek_fresh() is not None
 
 
@@ -179,6 +180,7 @@ class Worker:
                 _limits(dataset, lambda prompt_tokens: protocol.room(context, prompt_tokens)),
                 self.ledger,
                 dataset.generated_ids,
+                dataset.read_in_flight(),
             )
             client = Client(session, protocol)
             self.filler = Filler(dataset, work, self.ledger, pool, client, protocol, engine, self.progress.say)
@@ -235,13 +237,18 @@ class Worker:
 
     async def _watch_on(self) -> None:
         """Syncs, progress, snakemake's life, changed servers and the end of patience, twice a second."""
-        filler, synced, is_aborted = self.filler, time.monotonic(), False
+        filler, is_aborted = self.filler, False
+        synced = noted = time.monotonic()
         while True:
             await asyncio.sleep(TICK)
             now = time.monotonic()
             if now - synced >= SYNC_EVERY:
                 synced = now
                 await asyncio.to_thread(self.dataset.journal.sync)
+            if now - noted >= NOTE_EVERY:
+                noted = now
+                with contextlib.suppress(TemporaryFailure):  # a run does not end for want of a better forecast
+                    self.dataset.write_in_flight(filler.reached())
             if os.getppid() != self._parent and filler.draining_since is None:
                 self.progress.say("the process that started this one is gone; stopping")
                 filler.drain()

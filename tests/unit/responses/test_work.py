@@ -46,13 +46,13 @@ def line(number, part=0, finish="stop", sample=0):
     }
 
 
-def work(table, tmp_path, lines=(), room=lambda prompt_tokens: None, **counting):
+def work(table, tmp_path, lines=(), room=lambda prompt_tokens: None, reached=(), **counting):
     answers = {}
     for place, each in enumerate(lines):
         fold(answers, each, place)
     limits = Limits(Counting(max_new_tokens=100, **counting), 1, VOCAB, room)
     ledger = Ledger(tmp_path / "failures.jsonl", "s")
-    return Work(table, answers, limits, ledger, lambda answer: [1, 2] * len(answer.places)), ledger
+    return Work(table, answers, limits, ledger, lambda answer: [1, 2] * len(answer.places), dict(reached)), ledger
 
 
 def drained(queue):
@@ -161,3 +161,15 @@ def test_given_up_prompts_are_skipped_in_this_run(table, tmp_path):
     queue, ledger = work(table((3, 3)), tmp_path)
     ledger.give_up(("p1", "h1", 0, 0), Failure("malformed", "cut"), 6)
     assert drained(queue) == ["p0.0.0"]
+
+
+def test_what_a_kill_threw_back_goes_first_and_once(table, tmp_path):
+    reached = {"h2/0": 40, "h1/0": 7, "h9/0": 3, "h0/5": 1}
+    queue, _ = work(table(), tmp_path, [line(1)], reached=reached.items())
+    assert [(ask.prompt.id, ask.reached) for ask in queue.waiting()] == [("p2", 40)]
+    assert drained(queue) == ["p2.0.0", "p0.0.0", "p3.0.0"]
+
+
+def test_what_a_kill_threw_back_is_let_go_once_the_budget_is_met(table, tmp_path):
+    queue, _ = work(table(), tmp_path, reached={"h2/0": 40}.items())
+    assert queue.owed(0.0, crashes=0, suspects_allowed=True, only_begun=True) is None
