@@ -46,7 +46,7 @@ def tokenizer_files(wildcards):
     """What of a local model's folder shapes the prompts; for the embedded model what its rule makes."""
     dataset = SETTINGS.datasets[wildcards.dataset]
     if dataset.prompts["model"] == EMBEDDED_MODEL:
-        return rules.fetch_embedded_model.output
+        return [*rules.fetch_embedded_model.output, *preflight.template_files(dataset)]
     return preflight.model_files(dataset)
 
 

@@ -55,9 +55,15 @@ def is_remote(source: str) -> bool:
 
 def model_files(dataset: DatasetSettings) -> list[str]:
     """The files of a local model's folder that prompts are made with, and the chat template; [] for a hub model."""
-    folder, template = Path(dataset.prompts["model"]), dataset.prompts["chat_template"]
+    folder = Path(dataset.prompts["model"])
     files = [str(folder / name) for name in MODEL_FILES if (folder / name).is_file()]
-    return files + ([template] if template and Path(template).is_file() else [])
+    return files + template_files(dataset)
+
+
+def template_files(dataset: DatasetSettings) -> list[str]:
+    """The chat template that is used in place of the model's own, if there is one."""
+    template = dataset.prompts["chat_template"]
+    return [template] if template and Path(template).is_file() else []
 
 
 def journal_sizes(folder: Path) -> dict[str, int]:
