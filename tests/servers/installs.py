@@ -94,9 +94,9 @@ def install(name: str) -> float:
         return 0.0
     subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True)
     for arguments in recipe.installs:
-        subprocess.run([python, "-m", "pip", "-q", "--disable-pip-version-check", "install", *arguments], check=True)
+        subprocess.run([python, "-m", "pip", "-qq", "--disable-pip-version-check", "install", *arguments], check=True)
     if recipe.removals:
-        subprocess.run([python, "-m", "pip", "-q", "uninstall", "-y", *recipe.removals], check=True)
+        subprocess.run([python, "-m", "pip", "-qq", "uninstall", "-y", *recipe.removals], check=True)
     marker.write_text(recipe.digest)
     return time.monotonic() - begun
 
