@@ -7,7 +7,7 @@ from pathlib import Path
 HELPER = """
 import sys
 sys.path.insert(0, sys.argv[1])
-from tokenfill.responses.places import Places
+from tokenfill.responses.servers.places import Places
 from pathlib import Path
 places = Places(Path(sys.argv[2]), int(sys.argv[3]))
 for line in sys.stdin:

@@ -13,7 +13,7 @@ import urllib.request
 import embedded_model
 import pytest
 from tokenfill.prompts.template import load_tokenizer
-from tokenfill.responses.launch import SCRIPTS, free_port
+from tokenfill.responses.servers.launch import SCRIPTS, free_port
 
 TEXTS = [
     "The capital of France is Paris.",

@@ -16,9 +16,9 @@ from tokenfill.responses.dataset import Dataset
 from tokenfill.responses.engines import protocol as protocol_of
 from tokenfill.responses.failures import Ledger
 from tokenfill.responses.flight import Filler
-from tokenfill.responses.launch import Launched, launched
 from tokenfill.responses.progress import Progress
-from tokenfill.responses.servers import Pool
+from tokenfill.responses.servers.launch import Launched, launched
+from tokenfill.responses.servers.pool import Pool
 from tokenfill.responses.work import Limits, Work
 from tokenfill.settings import engine_of
 

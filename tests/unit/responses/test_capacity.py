@@ -4,7 +4,7 @@ import heapq
 import random
 
 import pytest
-from tokenfill.responses.capacity import UNTOLD_CAPACITY, Limit
+from tokenfill.responses.servers.capacity import UNTOLD_CAPACITY, Limit
 
 
 class FakeServer:

@@ -9,9 +9,10 @@ import pytest
 from one_dataset import ROOT, OneDataset, meanwhile, prompt
 from scripted_server import ThreadedServer
 from tokenfill.errors import TemporaryFailure, UserError
-from tokenfill.responses import flight, health, journal, launch
-from tokenfill.responses import server as server_module
+from tokenfill.responses import flight, journal
 from tokenfill.responses.failures import retry_delay
+from tokenfill.responses.servers import health, launch
+from tokenfill.responses.servers import server as server_module
 from tokenfill.responses.worker import Worker
 
 

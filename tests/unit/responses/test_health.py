@@ -3,7 +3,7 @@
 import random
 
 import pytest
-from tokenfill.responses.health import Health, State, patience, rest
+from tokenfill.responses.servers.health import Health, State, patience, rest
 
 
 class Dice(random.Random):

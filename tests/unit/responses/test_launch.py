@@ -16,8 +16,8 @@ from pathlib import Path
 import psutil
 import pytest
 from tokenfill.errors import TemporaryFailure, UserError
-from tokenfill.responses import launch
-from tokenfill.responses.launch import Launched, page_answers
+from tokenfill.responses.servers import launch
+from tokenfill.responses.servers.launch import Launched, page_answers
 
 # Serves its own words as JSON; `loading` answers 503 twice first, `deaf` ignores TERM, `helper` has a child.
 SERVER = """
@@ -46,7 +46,7 @@ JOB = """
 import asyncio, sys
 sys.path[:0] = [{scripts!r}]
 from pathlib import Path
-from tokenfill.responses.launch import Launched, page_answers
+from tokenfill.responses.servers.launch import Launched, page_answers
 
 async def job():
     server = Launched(

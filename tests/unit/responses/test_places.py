@@ -5,7 +5,7 @@ import signal
 
 import pytest
 from other_worker import OtherWorker
-from tokenfill.responses.places import Places, PrivatePlaces, places_file
+from tokenfill.responses.servers.places import Places, PrivatePlaces, places_file
 
 
 @pytest.fixture

@@ -6,10 +6,11 @@ from types import SimpleNamespace
 import pytest
 from other_worker import OtherWorker
 from tokenfill.errors import TemporaryFailure, UserError
-from tokenfill.responses import probe, servers, wish
 from tokenfill.responses.engines import ServerFacts, WrongProtocol
 from tokenfill.responses.failures import Failure
-from tokenfill.responses.probe import NotReady
+from tokenfill.responses.servers import pool as pool_module
+from tokenfill.responses.servers import probe, wish
+from tokenfill.responses.servers.probe import NotReady
 
 A, B = "http://a:1", "http://b:1"
 ENGINE = {
@@ -49,13 +50,13 @@ def world(monkeypatch):
         world.now += seconds
         await sleep(0)
 
-    monkeypatch.setattr(servers, "asyncio", SimpleNamespace(**{**vars(asyncio), "sleep": no_sleep}))
+    monkeypatch.setattr(pool_module, "asyncio", SimpleNamespace(**{**vars(asyncio), "sleep": no_sleep}))
     return world
 
 
 def with_pool(world, test, *, folder=None, rank=0, launched=None, known_model=None, urls=(A, B), **engine):
     async def run():
-        pool = servers.Pool(
+        pool = pool_module.Pool(
             None,
             None,
             urls,
@@ -397,7 +398,7 @@ def test_workers_share_the_places_of_a_server(world, tmp_path):
         return other("[places.take(9) for _ in range(3)]"), [pool.place() is not None for _ in range(2)]
 
     (tmp_path / "places").mkdir()
-    other = OtherWorker(servers.places_file(tmp_path / "places", A), rank=5)
+    other = OtherWorker(pool_module.places_file(tmp_path / "places", A), rank=5)
     assert with_pool(world, test, folder=tmp_path, urls=(A,)) == ([0, 1, 2], [True, False])
     other.kill()
 
@@ -426,7 +427,7 @@ def test_a_place_that_another_worker_gives_back_is_found_and_a_lost_wish_frees_t
 
     real_sleep = asyncio.sleep
     (tmp_path / "places").mkdir()
-    other = OtherWorker(servers.places_file(tmp_path / "places", A), rank=5)
+    other = OtherWorker(pool_module.places_file(tmp_path / "places", A), rank=5)
     assert with_pool(world, test, folder=tmp_path, urls=(A,), concurrency=2)
     other.kill()
 

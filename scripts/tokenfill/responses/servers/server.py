@@ -4,10 +4,10 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 
-from tokenfill.responses.capacity import Limit
 from tokenfill.responses.engines import ServerFacts
-from tokenfill.responses.health import Health, State, patience
-from tokenfill.responses.places import Places, PrivatePlaces
+from tokenfill.responses.servers.capacity import Limit
+from tokenfill.responses.servers.health import Health, State, patience
+from tokenfill.responses.servers.places import Places, PrivatePlaces
 
 FADING = 0.95
 SAY_AGAIN = 60.0  # seconds until a server's trouble is said once more

@@ -11,14 +11,14 @@ from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 
 from tokenfill.errors import TemporaryFailure, UserError
-from tokenfill.responses.capacity import Limit
 from tokenfill.responses.engines import ServerFacts, WrongServer
 from tokenfill.responses.failures import Failure
-from tokenfill.responses.health import Health, State
-from tokenfill.responses.places import NoLocks, Places, PrivatePlaces, places_file
-from tokenfill.responses.probe import NotReady, Prober
-from tokenfill.responses.server import SAY_AGAIN, Place, Server, described, troubles
-from tokenfill.responses.wish import Wish
+from tokenfill.responses.servers.capacity import Limit
+from tokenfill.responses.servers.health import Health, State
+from tokenfill.responses.servers.places import NoLocks, Places, PrivatePlaces, places_file
+from tokenfill.responses.servers.probe import NotReady, Prober
+from tokenfill.responses.servers.server import SAY_AGAIN, Place, Server, described, troubles
+from tokenfill.responses.servers.wish import Wish
 
 LOOK_AGAIN = 30.0  # seconds after which a server that is up is asked for its facts once more
 # After these it may be another server that answers there.

@@ -17,7 +17,7 @@ from tokenfill.errors import TemporaryFailure, UserError
 from tokenfill.responses.engines import protocol
 
 HOST = "127.0.0.1"
-SCRIPTS = Path(__file__).parents[2]
+SCRIPTS = Path(__file__).parents[3]
 GUARD = Path(__file__).with_name("guard.py")
 END_PATIENCE = 5.0  # seconds that a server has to end by itself after TERM
 POLL_SECONDS = 0.1
