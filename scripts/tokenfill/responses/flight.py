@@ -191,8 +191,9 @@ class Filler:
     async def _fly(self, flight: Flight) -> None:
         """One request from its sending to what became of it."""
         ask, started = flight.ask, time.time()
+        sent = ask.prompt.input_ids + ask.generated
         body = self.protocol.request(
-            ask.prompt.input_ids + ask.generated,
+            sent,
             max_new_tokens=flight.asked_for,
             sampling=self._sampling,
             seed=self._seed_of(ask),
@@ -205,7 +206,13 @@ class Filler:
                 reply = await self.client.ask(flight.place.url, body, flight.request_id)
                 if not self.protocol.STOPS_AT_IDS:
                     reply = cut_at_stop(reply, self._stop_ids)
-                flags = check(reply, asked_for=flight.asked_for, vocab_size=self._vocab_size, stop_ids=self._stop_ids)
+                flags = check(
+                    reply,
+                    sent=len(sent),
+                    asked_for=flight.asked_for,
+                    vocab_size=self._vocab_size,
+                    stop_ids=self._stop_ids,
+                )
             except Failure as failure:
                 is_ours = flight.is_aborted_by_us and failure.piece is not None
                 self.pool.release(flight.place, None if is_ours else failure)

@@ -12,12 +12,13 @@ CYCLE_LENGTH = 512
 LONGEST_PERIOD = 32
 
 
-def check(reply: Reply, *, asked_for: int, vocab_size: int, stop_ids: frozenset[int]) -> list[str]:
+def check(reply: Reply, *, sent: int, asked_for: int, vocab_size: int, stop_ids: frozenset[int]) -> list[str]:
     """The flags of an answer that is one. Raises Failure for what is none, though it came with HTTP 200.
 
-    `asked_for`: most tokens this request allowed. `stop` must end in a stop id and hold none before it: an
-    answer with one inside shows that the server ignored it; one without any at its end is kept with the flag
-    `no_stop_token`, since servers may end at ids of their own. `length` must have used what was allowed.
+    `sent`: ids of the prompt as sent. `asked_for`: most tokens this request allowed. `stop` must end in a stop id and
+    hold none before it: an answer with one inside shows that the server ignored it; one without any at its end is
+    kept with the flag `no_stop_token`, since servers may end at ids of their own. `length` must have used what was
+    allowed.
     """
     ids = reply.output_ids
     if not ids:
@@ -29,6 +30,10 @@ def check(reply: Reply, *, asked_for: int, vocab_size: int, stop_ids: frozenset[
             "not_an_answer",
             f"the server counts {reply.completion_tokens} tokens and sent {len(ids)} ids",
             200,
+        )
+    if reply.prompt_tokens is not None and reply.prompt_tokens != sent:
+        raise Failure(
+            "not_an_answer", f"the server read {reply.prompt_tokens} tokens of a prompt of {sent}: it cuts prompts", 200
         )
     if len(ids) > asked_for:
         raise Failure("not_an_answer", f"{len(ids)} tokens came where at most {asked_for} were asked for", 200)

@@ -12,7 +12,7 @@ EOS = 2
 
 def checked(ids, finish="stop", asked_for=8, completion_tokens=None):
     reply = Reply(ids, "", finish, 3, completion_tokens)
-    return check(reply, asked_for=asked_for, vocab_size=100, stop_ids=frozenset({EOS}))
+    return check(reply, sent=3, asked_for=asked_for, vocab_size=100, stop_ids=frozenset({EOS}))
 
 
 def test_an_answer_that_stops_at_a_stop_token_is_one():
@@ -72,3 +72,8 @@ def test_seeds_differ_with_each_of_the_six():
     others = [(2, *base[1:]), ("1", "e", *base[2:]), (1, "d", "j", 0, 0, 0)]
     others += [(1, "d", "i", 1, 0, 0), (1, "d", "i", 0, 1, 0), (1, "d", "i", 0, 0, 1)]
     assert len({seed_of(*six) for six in [base, *others]}) == 7
+
+
+def test_a_prompt_that_the_server_cut_gives_no_answer():
+    with pytest.raises(Failure, match="read 2 tokens of a prompt of 3"):
+        check(Reply([5, EOS], "", "stop", 2, 2), sent=3, asked_for=8, vocab_size=100, stop_ids=frozenset({EOS}))
