@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tokenfill.errors import UserError
-from tokenfill.prompts.sources import Row, Source, without_nulls
+from tokenfill.prompts.rows import Row, Source, without_nulls
 
 
 def dataset_rows(source: Source, wanted: set[str]) -> Iterator[Row]:

@@ -5,35 +5,16 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 from urllib.parse import parse_qsl
 
 import orjson
 
 from tokenfill.errors import UserError
-from tokenfill.prompts import files
+from tokenfill.prompts import files, hub
+from tokenfill.prompts.rows import Row, Source, without_nulls
 
 _QUERY = re.compile(r"\?(?=(?:config|split|revision)=)")
 _GLOB = re.compile(r"[*?\[]")
-
-
-class Row(NamedTuple):
-    """One row as it was found. `value` is None where `problem` says why it could not be read."""
-
-    file: str
-    line: int | None
-    value: object
-    problem: str | None = None
-
-
-class Source(NamedTuple):
-    """What `source` names: local files, or a dataset for the `datasets` library."""
-
-    files: list[Path]
-    dataset: str | None = None
-    config: str | None = None
-    split: str | None = None
-    revision: str | None = None
 
 
 def parse_source(source: str | list[str]) -> list[Source]:
@@ -46,9 +27,7 @@ def pinned(source: Source) -> Source:
     """The source with the commit that its branch or tag names now, if it is the hub's."""
     if source.dataset is None or Path(source.dataset).exists():
         return source
-    from tokenfill.prompts.hub import commit
-
-    return source._replace(revision=commit(source))
+    return source._replace(revision=hub.commit(source))
 
 
 def revision_read(parts: list[Source]) -> str | None:
@@ -87,9 +66,7 @@ def read_rows(source: Source, wanted: set[str]) -> Iterator[Row]:
     Errors: UserError for a file that is cut off, damaged, or of no known form.
     """
     if source.dataset is not None:
-        from tokenfill.prompts.hub import dataset_rows
-
-        yield from dataset_rows(source, wanted)
+        yield from hub.dataset_rows(source, wanted)
         return
     for path in source.files:
         with files.cut_off(path), files.open_bytes(path) as stream:
@@ -159,12 +136,3 @@ def _parquet_rows(path: Path, stream, wanted: set[str]) -> Iterator[Row]:
     except (pa.ArrowException, OSError) as error:
         reason = str(error).split("\n", 1)[0].rstrip(".")
         raise UserError(f"{path}: damaged Parquet data ({reason}); fetch the file again.") from None
-
-
-def without_nulls(value: object) -> object:
-    """Drops null fields at every depth: a typed table gives each struct the fields of all the others."""
-    if isinstance(value, dict):
-        return {key: without_nulls(item) for key, item in value.items() if item is not None}
-    if isinstance(value, list):
-        return [without_nulls(item) for item in value]
-    return value
