@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 ROOT = Path(__file__).parents[2]
-BUDGETS = {"chat": 2000, "sharegpt": 2000, "function_calls": 1000}
+BUDGETS = {"chat": 1500, "sharegpt": 1500, "function_calls": 1000}
 
 
 @pytest.fixture(scope="module")
