@@ -313,7 +313,7 @@ def test_another_model_than_the_journals_is_refused(dataset, server):
 
 
 def test_a_server_that_comes_back_with_another_model_is_not_asked(dataset, server):
-    dataset.configure(budget=800, engine={"outage_patience": "1s"})
+    dataset.configure(budget=800, engine={"outage_patience": "4s"})
     server.update(delay=0.02)
 
     def swap() -> None:
