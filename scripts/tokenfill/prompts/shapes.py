@@ -65,7 +65,6 @@ _READERS: dict[str, Callable[[dict], list | None]] = {
     "instruction": _instruction,
     "prompt": _prompt,
 }
-FORMATS = ("auto", *_READERS, "tokenized")
 
 
 def _listed(row: dict, name: str) -> list | None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tokenfill.quantities import shown_count, shown_duration
+from tokenfill.responses.budget import is_met
 
 RESULTS = Path("results")
 
@@ -52,7 +53,7 @@ def standing(folder: Path) -> Standing:
         failed = complete.get("failed") if isinstance(complete.get("failed"), dict) else {}
         reason = complete.get("reason")
         state = "exhausted" if reason == "prompts_exhausted" else "complete"
-        if state == "complete" and budget is not None and tokens < budget:
+        if state == "complete" and budget is not None and not is_met(tokens, budget):
             state = "stopped"  # the budget was raised since
         return Standing(folder.name, state, tokens, budget, responses, sum(failed.values()), is_at_most=shrank)
     if progress:

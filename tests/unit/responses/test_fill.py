@@ -10,19 +10,6 @@ from tokenfill.errors import TemporaryFailure, UserError
 from tokenfill.responses.replies import seed_of
 
 
-@pytest.fixture
-def server():
-    """A server whose answers have 20 ids, the stop token included."""
-    with ThreadedServer({"length": {"fixed": 20}}) as server:
-        yield server
-
-
-@pytest.fixture
-def dataset(tmp_path, server):
-    """40 prompts, a budget of 200 tokens, 4 requests in flight."""
-    return OneDataset(tmp_path, [server.url])
-
-
 def replies(server) -> list[dict]:
     return [entry for entry in server.log if entry["status"] == 200]
 

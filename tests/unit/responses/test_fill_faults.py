@@ -17,19 +17,6 @@ from tokenfill.responses.worker import Worker
 
 
 @pytest.fixture
-def server():
-    """A server whose answers have 20 ids, the stop token included."""
-    with ThreadedServer({"length": {"fixed": 20}}) as server:
-        yield server
-
-
-@pytest.fixture
-def dataset(tmp_path, server):
-    """40 prompts, a budget of 200 tokens, 4 requests in flight."""
-    return OneDataset(tmp_path, [server.url])
-
-
-@pytest.fixture
 def hurry(monkeypatch):
     """Delays between attempts, and rests of servers, a fiftieth of what they are; Retry-After as it is."""
     monkeypatch.setattr(
