@@ -84,19 +84,19 @@ class Talk:
         behind = [self.protocol.facts(await self.pages(session, url)) for url in facts.workers]
         return engines.behind(facts, behind) if behind else facts
 
-    async def abort(self, session, request_id: str) -> None:
-        """Our own abort, at the server and at each that stands behind it."""
-        path, body = self.protocol.abort(request_id)
-        facts = self.protocol.facts(await self.pages(session))
-        for url in facts.workers or (self.url,):
-            await self.post(session, body, path, url)
-
     async def aborted(self, session, ids, most, *, after: float) -> tuple[int, str]:
-        """What a call answers that is aborted `after` seconds."""
+        """What a call answers that is aborted after so many seconds, at the server and at each that stands behind it.
+
+        The abort is repeated until the call returns: a server passes over one that overtakes its request.
+        """
         request_id = uuid.uuid4().hex
+        path, body = self.protocol.abort(request_id)
+        urls = (await self.facts(session)).workers or (self.url,)
         call = asyncio.create_task(self.post(session, self.body(ids, most, request_id=request_id)))
-        await asyncio.sleep(after)
-        await self.abort(session, request_id)
+        await asyncio.wait([call], timeout=after)
+        while not call.done():
+            await asyncio.gather(*(self.post(session, body, path, url) for url in urls))
+            await asyncio.wait([call], timeout=0.2)
         return await call
 
     async def long_prompt(self, session) -> list[int]:

@@ -247,7 +247,7 @@ def test_our_abort_brings_the_piece_back(talk, chat):
     async def steps(session):
         ids = await talk.long_prompt(session)
         whole = await talk.reply(session, ids, 1500)
-        status, text = await talk.aborted(session, ids, 1500, after=0.4)
+        status, text = await talk.aborted(session, ids, 1500, after=0.2)
         return whole, status, text
 
     whole, status, text = chat(steps)

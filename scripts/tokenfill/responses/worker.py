@@ -23,6 +23,7 @@ from tokenfill.responses.work import Limits, Work
 from tokenfill.settings import engine_of
 
 ABORT_PATIENCE = 10.0  # seconds for aborted answers to come back
+ABORT_AGAIN_AFTER = 2.0  # seconds: a server passes over an abort that overtakes its request
 TICK = 0.5
 SYNC_EVERY = 1.0
 NOTE_EVERY = 3.0
@@ -237,7 +238,7 @@ class Worker:
 
     async def _watch_on(self) -> None:
         """Syncs, progress, snakemake's life, changed servers and the end of patience, twice a second."""
-        filler, is_aborted = self.filler, False
+        filler, aborted_at = self.filler, 0.0
         synced = noted = time.monotonic()
         while True:
             await asyncio.sleep(TICK)
@@ -254,8 +255,8 @@ class Worker:
                 filler.drain()
             if filler.draining_since is not None:
                 drained_for = now - filler.draining_since
-                if drained_for > self.engine["drain_patience"] and not is_aborted:
-                    is_aborted = True
+                if drained_for > self.engine["drain_patience"] and now - aborted_at > ABORT_AGAIN_AFTER:
+                    aborted_at = now
                     await filler.abort_in_flight()
                 if drained_for > self.engine["drain_patience"] + ABORT_PATIENCE:
                     filler.stop_now(self.stopped())
