@@ -6,18 +6,17 @@ import logging
 import random
 import time
 import uuid
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tokenfill.errors import TemporaryFailure, UserError
 from tokenfill.responses.answers import PART
 from tokenfill.responses.client import Client
 from tokenfill.responses.dataset import Dataset
-from tokenfill.responses.engines import Reply, cut_at_stop
+from tokenfill.responses.engines import Reply
+from tokenfill.responses.exchange import Exchange
 from tokenfill.responses.failures import Decision, Failure, Ledger, next_step, retry_delay
 from tokenfill.responses.foresight import Admitted, Foresight
 from tokenfill.responses.giving_up import GivingUp
-from tokenfill.responses.replies import check, goes_in_a_cycle, seed_of
 from tokenfill.responses.work import Ask, Work
 
 log = logging.getLogger(__name__)
@@ -26,7 +25,6 @@ ELSEWHERE_SECONDS = 0.5
 BROKEN_OFF = frozenset({"connection", "malformed", "aborted"})  # what the death of a server looks like
 CRASHES_OF_POISON = 2
 TRUNCATED_SHARE, TRUNCATED_OF_AT_LEAST = 0.3, 200
-PENALTIES = {"repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
 
 
 @dataclass(slots=True)
@@ -45,17 +43,6 @@ class Flight:
     is_hung: bool = False
 
 
-def part_limit(part_tokens: int, protocol_limit: int | None, sampling: Mapping) -> int | None:
-    """Most tokens asked for at once; None: answers are asked for in one piece.
-
-    Penalties look at what was generated in the same request, so an answer in parts would be another answer.
-    """
-    is_neutral = all(sampling[name] == value for name, value in PENALTIES.items())
-    if not part_tokens or not is_neutral:
-        return None
-    return min(part_tokens, protocol_limit or part_tokens)
-
-
 class Filler:
     """Fills one dataset from the servers of a pool until its budget is met, its prompts run out or it is told to stop.
 
@@ -64,7 +51,7 @@ class Filler:
 
     def __init__(self, dataset: Dataset, work: Work, ledger: Ledger, pool, client: Client, protocol, engine: dict, say):
         self.dataset, self.work, self.ledger = dataset, work, ledger
-        self.pool, self.client, self.protocol, self.engine = pool, client, protocol, engine
+        self.pool, self.client, self.engine = pool, client, engine
         self.say = say
         self.failures = 0
         self.draining_since: float | None = None
@@ -73,16 +60,8 @@ class Filler:
         self.flights: dict[str, Flight] = {}
         self._hand: Ask | None = None
         self._dice = random.Random()
-        self._sampling = {
-            **dataset.settings["identity"]["sampling"],
-            "stop_token_ids": dataset.stop_token_ids,
-        }
-        self._seed = self._sampling.pop("seed")
-        self._stop_ids = frozenset(dataset.stop_token_ids)
-        self._vocab_size = dataset.prompts.facts["vocab_size"]
-        self._part_tokens = part_limit(engine["part_tokens"], protocol.PART_TOKENS, self._sampling)
+        self._exchange = Exchange(dataset, protocol, engine["part_tokens"])
         self.giving_up = GivingUp(dataset.name, ledger, engine["max_failed"])
-        self._settings_digest = dataset.settings_digest
         self._is_warned_of_truncation = False
         self._suspects_in_flight = 0
         self._foresight = Foresight(dataset.counting, dataset.budget, dataset.answers.values())
@@ -172,14 +151,11 @@ class Filler:
                 await self.wake.wait()
 
     def _start(self, ask: Ask, place) -> None:
-        asked_for = ask.allowance - len(ask.generated)
-        if self._part_tokens:
-            asked_for = min(asked_for, self._part_tokens)
         flight = Flight(
             ask=ask,
             place=place,
             request_id=f"tokenfill-{uuid.uuid4().hex}",
-            asked_for=asked_for,
+            asked_for=self._exchange.most_tokens(ask),
             started=time.monotonic(),
             crashes_before=self.pool.crashes,
             is_suspect=ask.crashes > 0,
@@ -190,29 +166,13 @@ class Filler:
 
     async def _fly(self, flight: Flight) -> None:
         """One request from its sending to what became of it."""
-        ask, started = flight.ask, time.time()
-        sent = ask.prompt.input_ids + ask.generated
-        body = self.protocol.request(
-            sent,
-            max_new_tokens=flight.asked_for,
-            sampling=self._sampling,
-            seed=self._seed_of(ask),
-            request_id=flight.request_id,
-            model=self.engine["served_model"] or self.pool.model,
-            stream=flight.place.streams,
-        )
+        ask, asked_for, started = flight.ask, flight.asked_for, time.time()
+        model = self.engine["served_model"] or self.pool.model
+        body = self._exchange.request(ask, asked_for, flight.request_id, model, flight.place.streams)
         try:
             try:
                 reply = await self.client.ask(flight.place.url, body, flight.request_id)
-                if not self.protocol.STOPS_AT_IDS:
-                    reply = cut_at_stop(reply, self._stop_ids)
-                flags = check(
-                    reply,
-                    sent=len(sent),
-                    asked_for=flight.asked_for,
-                    vocab_size=self._vocab_size,
-                    stop_ids=self._stop_ids,
-                )
+                reply, flags = self._exchange.checked(ask, asked_for, reply)
             except Failure as failure:
                 is_ours = flight.is_aborted_by_us and failure.piece is not None
                 self.pool.release(flight.place, None if is_ours else failure)
@@ -221,7 +181,7 @@ class Filler:
             else:
                 seconds = time.monotonic() - flight.started
                 self.pool.release(flight.place, (len(reply.output_ids), seconds))
-                self._keep(flight, reply, flags, self._finish(flight, reply), started)
+                self._keep(flight, reply, flags, self._exchange.finish(ask, asked_for, reply), started)
         except asyncio.CancelledError:
             failure = Failure("hung", "the server neither ended nor began an answer for too long")
             self.pool.release(flight.place, failure if flight.is_hung else None)
@@ -235,34 +195,17 @@ class Filler:
             self.flights.pop(flight.request_id, None)
             self.wake.set()
 
-    def _seed_of(self, ask: Ask) -> int | None:
-        if self._seed is None:
-            return None
-        return seed_of(self._seed, self.dataset.name, ask.prompt.id, ask.sample, ask.prompt.turn, ask.part)
-
     # -- what comes back -------------------------------------------------------------------------------------
-
-    def _finish(self, flight: Flight, reply: Reply) -> str:
-        """How this piece ends the answer, or that it goes on."""
-        if reply.finish_reason == "stop" or reply.output_ids[-1] in self._stop_ids:
-            return "stop"
-        return "length" if len(flight.ask.generated) + flight.asked_for >= flight.ask.allowance else PART
 
     def _keep(self, flight: Flight, reply: Reply, flags: list[str], finish: str, started: float) -> None:
         """Write a line, count it, and queue the next part if there is one."""
-        ask, ids, url = flight.ask, reply.output_ids, flight.place.url
-        seconds = time.monotonic() - flight.started
-        joined = ask.generated + ids if ask.generated else ids
-        if finish == "length" and goes_in_a_cycle(joined):
-            flags = [*flags, "cycle"]
-        line = ask.line(self._settings_digest, ids, finish) | {
-            "text": reply.text,
-            "flags": flags,
-            "seed": self._seed_of(ask),
+        ask, url = flight.ask, flight.place.url
+        line = self._exchange.line(ask, reply, finish, flags)
+        line |= {
             "server": url,
-            "model": reply.model or self.pool.model,
+            "model": line["model"] or self.pool.model,
             "started": round(started, 3),
-            "seconds": round(seconds, 3),
+            "seconds": round(time.monotonic() - flight.started, 3),
         }
         answer = self.dataset.keep(ask.key, line)
         self.giving_up.succeeded()
@@ -270,14 +213,12 @@ class Filler:
             self._foresight.learn(answer)
             self._warn_of_truncation()
         elif self.draining_since is None:
-            ask.go_on(joined, url)
+            ask.go_on(ask.generated + reply.output_ids, url)
             self.work.put_first(ask)
 
     def _keep_piece(self, flight: Flight, piece: Reply, started: float) -> bool:
         """Keep what an answer that we ended had come to, if it can go on from there."""
-        ids = piece.output_ids
-        is_sound = ids and min(ids) >= 0 and max(ids) < self._vocab_size and self._stop_ids.isdisjoint(ids)
-        if not self._part_tokens or not is_sound or len(ids) >= flight.asked_for:
+        if not self._exchange.can_go_on(flight.asked_for, piece):
             return False
         self._keep(flight, piece, [], PART, started)
         return True
