@@ -41,7 +41,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--budget", type=int, default=10_000_000, help="tokens per dataset")
     parser.add_argument("--places", type=int, nargs="+", default=[256, 1024, 2048])
-    parser.add_argument("--at-once", type=int, nargs="+", default=[1, 2, 3, 4, 6])
+    parser.add_argument("--at-once", type=int, nargs="+", default=[1, 2, 3, 4, 6, 10])
     parser.add_argument("--seeds", type=int, default=6, help="runs whose figures are averaged")
     args = parser.parse_args()
     print(f"{len(MEANS)} datasets of {args.budget:,} tokens; a server whose rate goes as n / (n + 239)")

@@ -6,20 +6,12 @@ import uuid
 from dataclasses import dataclass
 
 import aiohttp
+from neutral_sampling import NEUTRAL
 from servers.running import KEY
 from tiny_tokenizer import ENDOFTEXT, IM_END, tokenizer
 from tokenfill.responses import engines
 
-GREEDY = {
-    "temperature": 0.0,
-    "top_p": 1.0,
-    "top_k": -1,
-    "min_p": 0.0,
-    "repetition_penalty": 1.0,
-    "presence_penalty": 0.0,
-    "frequency_penalty": 0.0,
-    "stop_token_ids": [IM_END, ENDOFTEXT],
-}
+GREEDY = NEUTRAL | {"temperature": 0.0, "stop_token_ids": [IM_END, ENDOFTEXT]}
 SAMPLED = GREEDY | {"temperature": 1.0}
 
 

@@ -68,14 +68,13 @@ class Exchange:
         return bool(self._part_tokens and is_sound and len(ids) < asked_for)
 
     def line(self, ask: Ask, reply: Reply, finish: str, flags: list[str]) -> dict:
-        """The journal's line, but for where and when it was generated."""
+        """The journal's line, but for where, when and by which model it was generated."""
         if finish == "length" and goes_in_a_cycle(ask.generated + reply.output_ids):
             flags = [*flags, "cycle"]
         return ask.line(self._settings_digest, reply.output_ids, finish) | {
             "text": reply.text,
             "flags": flags,
             "seed": self._seed_of(ask),
-            "model": reply.model,
         }
 
     def _seed_of(self, ask: Ask) -> int | None:

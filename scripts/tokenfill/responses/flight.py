@@ -200,10 +200,9 @@ class Filler:
     def _keep(self, flight: Flight, reply: Reply, flags: list[str], finish: str, started: float) -> None:
         """Write a line, count it, and queue the next part if there is one."""
         ask, url = flight.ask, flight.place.url
-        line = self._exchange.line(ask, reply, finish, flags)
-        line |= {
+        line = self._exchange.line(ask, reply, finish, flags) | {
             "server": url,
-            "model": line["model"] or self.pool.model,
+            "model": reply.model or self.pool.model,
             "started": round(started, 3),
             "seconds": round(time.monotonic() - flight.started, 3),
         }

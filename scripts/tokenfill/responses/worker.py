@@ -255,11 +255,11 @@ class Worker:
                 filler.drain()
             if filler.draining_since is not None:
                 drained_for = now - filler.draining_since
-                if drained_for > self.engine["drain_patience"] and now - aborted_at > ABORT_AGAIN_AFTER:
-                    aborted_at = now
-                    await filler.abort_in_flight()
                 if drained_for > self.engine["drain_patience"] + ABORT_PATIENCE:
                     filler.stop_now(self.stopped())
+                elif drained_for > self.engine["drain_patience"] and now - aborted_at > ABORT_AGAIN_AFTER:
+                    aborted_at = now
+                    await filler.abort_in_flight()  # a hung server may take seconds over it
             filler.pool.tick(now)
             self._note_servers()
             self._give_up_on_outage()

@@ -4,27 +4,19 @@ import contextlib
 import copy
 
 import pytest
+from neutral_sampling import NEUTRAL
 from tokenfill.errors import UserError
 from tokenfill.responses import engines
 from tokenfill.responses.engines import NAMES, NotAnAnswer, Reply, ServerFacts, error_message, protocol, wrong_model
 
-NEUTRAL = {
-    "temperature": 0.8,
-    "top_p": 1.0,
-    "top_k": -1,
-    "min_p": 0.0,
-    "repetition_penalty": 1.0,
-    "presence_penalty": 0.0,
-    "frequency_penalty": 0.0,
-    "stop_token_ids": [7, 9],
-}
+ASKED_FOR = NEUTRAL | {"temperature": 0.8, "stop_token_ids": [7, 9]}
 
 
 def asked(name: str, *, seed=None, model=None, stream=False, most=5, **sampling) -> dict:
     return protocol(name).request(
         [1, 2, 3],
         max_new_tokens=most,
-        sampling=NEUTRAL | sampling,
+        sampling=ASKED_FOR | sampling,
         seed=seed,
         request_id="r" * 8,
         model=model,

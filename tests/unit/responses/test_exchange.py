@@ -3,6 +3,7 @@
 from types import SimpleNamespace
 
 import pytest
+from neutral_sampling import NEUTRAL
 from tokenfill.responses.answers import PART
 from tokenfill.responses.engines import Reply, llamacpp, sglang
 from tokenfill.responses.exchange import Exchange
@@ -11,22 +12,12 @@ from tokenfill.responses.prompt_table import Prompt
 from tokenfill.responses.work import Ask
 
 STOP = 2
-NEUTRAL = {
-    "temperature": 1.0,
-    "top_p": 1.0,
-    "top_k": -1,
-    "min_p": 0.0,
-    "repetition_penalty": 1.0,
-    "presence_penalty": 0.0,
-    "frequency_penalty": 0.0,
-    "seed": None,
-}
 
 
 def exchange(protocol=sglang, part_tokens=8, **sampling) -> Exchange:
     dataset = SimpleNamespace(
         name="chat",
-        settings={"identity": {"sampling": NEUTRAL | sampling}},
+        settings={"identity": {"sampling": NEUTRAL | {"seed": None} | sampling}},
         stop_token_ids=[STOP],
         prompts=SimpleNamespace(facts={"vocab_size": 100}),
         settings_digest="0123456789abcdef",
