@@ -4,11 +4,9 @@ from collections.abc import Mapping
 
 from tokenfill.responses.answers import PART
 from tokenfill.responses.dataset import Dataset
-from tokenfill.responses.engines import Reply, cut_at_stop
+from tokenfill.responses.engines import Reply, cut_at_stop, is_penalised
 from tokenfill.responses.replies import check, goes_in_a_cycle, seed_of
 from tokenfill.responses.work import Ask
-
-NEUTRAL_PENALTIES = {"repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
 
 
 class Exchange:
@@ -88,7 +86,6 @@ def _part_limit(part_tokens: int, protocol_limit: int | None, sampling: Mapping)
 
     Penalties look at what was generated in the same request, so an answer in parts would be another answer.
     """
-    is_neutral = all(sampling[name] == value for name, value in NEUTRAL_PENALTIES.items())
-    if not part_tokens or not is_neutral:
+    if not part_tokens or is_penalised(sampling):
         return None
     return min(part_tokens, protocol_limit or part_tokens)

@@ -1,7 +1,7 @@
 """What all server protocols share: what an answer is, what is none, what a server says of itself. No I/O."""
 
 import json
-from collections.abc import Set
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from itertools import chain
@@ -72,6 +72,11 @@ def protocol(name: str) -> ModuleType:
     if name not in NAMES:
         raise UserError(f"engine.api: there is no protocol '{name}'; choose one of {', '.join(NAMES)}.")
     return import_module(f"{__name__}.{name}")
+
+
+def is_penalised(sampling: Mapping) -> bool:
+    """Whether what was generated so far changes the scores of what comes next."""
+    return bool(sampling["repetition_penalty"] != 1 or sampling["presence_penalty"] or sampling["frequency_penalty"])
 
 
 def finished(reply: Reply) -> Reply:

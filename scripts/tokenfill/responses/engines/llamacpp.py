@@ -8,6 +8,7 @@ from tokenfill.responses.engines import (
     body_at,
     count,
     finished,
+    is_penalised,
     model_names,
     served,
     shown,
@@ -44,7 +45,6 @@ def request(
 
     `stream` is not used: streamed events lose the ids inside a split UTF-8 character.
     """
-    penalised = sampling["repetition_penalty"] != 1 or sampling["presence_penalty"] or sampling["frequency_penalty"]
     return {
         "prompt": input_ids,
         "n_predict": max_new_tokens,
@@ -55,7 +55,7 @@ def request(
         "repeat_penalty": sampling["repetition_penalty"],
         "presence_penalty": sampling["presence_penalty"],
         "frequency_penalty": sampling["frequency_penalty"],
-        "repeat_last_n": len(input_ids) + max_new_tokens if penalised else 0,
+        "repeat_last_n": len(input_ids) + max_new_tokens if is_penalised(sampling) else 0,
         "samplers": SAMPLERS,
         "dynatemp_range": 0.0,
         "mirostat": 0,
